@@ -7,15 +7,18 @@ owner whose listeners succeed, fail and hang while brokers take failures back or
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mqspark.base.clock import SystemClock
-from mqspark.client.delivery.delivery import ConsumeStatus
+from mqspark.client.delivery.delivery import ConsumeStatus, make_delivery
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.life.pauses import Timers
@@ -164,6 +167,9 @@ EVENTS = st.lists(
     max_size=40,
 )
 
+AT_ONCE: Any = SimpleNamespace(retry_delay_ms=0, consume_timeout_ms=0)
+"""No settings of users allow it."""
+
 
 class Listeners:
     """Listeners and a broker that end when they are told to."""
@@ -177,13 +183,11 @@ class Listeners:
         self.process = ProcessQueue(0)
         self.concurrent = Concurrent(
             "G",
-            self.listen,
+            AT_ONCE,
+            functools.partial(make_delivery, self.listen, concurrency=3),
             self.send_back,
             batch_size=batch_size,
-            concurrency=3,
             timers=Timers(SystemClock()),
-            retry_delay_ms=0,
-            consume_timeout_ms=0,
             statistics=ConsumeStatistics(FakeClock()),
             consumed=lambda process: None,
         )

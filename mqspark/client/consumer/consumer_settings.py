@@ -3,11 +3,12 @@ DefaultMQPushConsumer, DefaultLitePullConsumer."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from mqspark.base.valuetypes import InRange, NonNegativeInt, PositiveInt, check_fields
 from mqspark.client.consumer.allocate import Allocation, Averagely
@@ -55,6 +56,8 @@ class ConsumerSettings:
     value that is out of range. Enumerated settings may be given by name.
     """
 
+    consume_type: ClassVar[ConsumeType] = ConsumeType.CONSUME_PASSIVELY
+    """What brokers are told: whether the program asks for messages (CONSUME_ACTIVELY) or is called."""
     consume_from: ConsumeFrom = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     """Where to begin in a queue of which the group has committed nothing yet: "earliest" (CONSUME_FROM_FIRST_OFFSET),
     "latest" (CONSUME_FROM_LAST_OFFSET) or a member of ConsumeFromWhere. As with every RocketMQ client a broker
@@ -82,8 +85,10 @@ class ConsumerSettings:
         check_fields(self)
 
     def in_group(self, group: str) -> GroupSettings:
-        """The settings of a member of ``group``."""
-        raise NotImplementedError
+        """The settings of a member of ``group``: those of its kind, and otherwise the defaults of ``GroupSettings``."""
+        names = [each.name for each in dataclasses.fields(GroupSettings)]
+        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return GroupSettings(group=group, **given)
 
 
 @described
@@ -152,10 +157,6 @@ class PushConsumerSettings(PullSettings):
         if not (self.auto_commit or self.ordered):
             raise ConfigError("auto_commit=False is for ordered consumers", key="auto_commit")
 
-    def in_group(self, group: str) -> GroupSettings:
-        """As ``ConsumerSettings.in_group``."""
-        return _pulling(self, group, ConsumeType.CONSUME_PASSIVELY, self.suspend_ms)
-
 
 @described
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +164,8 @@ class LitePullConsumerSettings(PullSettings):
     """What one lite pull consumer does, blocking or not. ``interceptors`` and ``trace`` see each batch as consumed when
     its first message is delivered."""
 
+    consume_type: ClassVar[ConsumeType] = ConsumeType.CONSUME_ACTIVELY
+    """As in ``ConsumerSettings``."""
     auto_commit: bool = True
     """Commit delivered messages automatically; False: only ``commit`` does."""
     auto_commit_interval_ms: PositiveInt = 5_000
@@ -173,10 +176,6 @@ class LitePullConsumerSettings(PullSettings):
     """How often the queues of topics are looked up for ``on_queues_changed``."""
     suspend_ms: PositiveInt = 20_000
     """How long the broker may hold a pull while there are no messages."""
-
-    def in_group(self, group: str) -> GroupSettings:
-        """As ``ConsumerSettings.in_group``."""
-        return _pulling(self, group, ConsumeType.CONSUME_ACTIVELY, self.suspend_ms)
 
 
 @described
@@ -207,16 +206,10 @@ class PopConsumerSettings(ConsumerSettings):
         if self.consume_from is ConsumeFromWhere.CONSUME_FROM_TIMESTAMP:
             raise ConfigError("a POP consumer cannot start from a timestamp", key="consume_from")
 
-    def in_group(self, group: str) -> GroupSettings:
-        """As ``ConsumerSettings.in_group``."""
-        return GroupSettings(
-            group=group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY,
-            consume_from=ConsumeFromWhere(self.consume_from),
-            allocation=self.allocation,
-            rebalance_interval_ms=self.rebalance_interval_ms,
-            pull_batch_size=self.pop_batch_size,
-        )
+    @property
+    def pull_batch_size(self) -> int:
+        """As a member of its group it is said to have."""
+        return self.pop_batch_size
 
 
 class ConsumerKeywords(ClientKeywords, total=False):
@@ -305,21 +298,6 @@ class GroupSettings:
     @property
     def broadcasting(self) -> bool:
         return self.message_model is MessageModel.BROADCASTING
-
-
-def _pulling(settings: PullSettings, group: str, kind: ConsumeType, suspend_ms: int) -> GroupSettings:
-    return GroupSettings(
-        group=group,
-        consume_type=kind,
-        message_model=MessageModel(settings.message_model),
-        consume_from=ConsumeFromWhere(settings.consume_from),
-        consume_timestamp_ms=settings.consume_timestamp_ms,
-        allocation=settings.allocation,
-        rebalance_interval_ms=settings.rebalance_interval_ms,
-        pull_batch_size=settings.pull_batch_size,
-        suspend_ms=suspend_ms,
-        local_offsets_directory=settings.local_offsets_directory,
-    )
 
 
 def _make_named(settings: ConsumerSettings, key: str, kind: type[E]) -> None:

@@ -159,9 +159,9 @@ class Delivery(Protocol):
 
 def make_delivery(
     listener: Callable[[Any], Any],
+    finished: Finished,
     *,
     concurrency: int,
-    finished: Finished,
     within: Within | None = None,
     around: Sequence[Around] = (),
     now_s: Callable[[], float] = time.monotonic,
@@ -272,7 +272,9 @@ def _running(callers: Iterable[_Caller]) -> Iterator[tuple[ProcessQueue, Any, fl
             yield *call, caller.since_s
 
 
-class _LoopDelivery:
+class _Delivery:
+    """What both kinds have. Listeners run in copies of ``context``."""
+
     def __init__(
         self,
         heard: _Heard,
@@ -281,21 +283,25 @@ class _LoopDelivery:
         finished: Finished,
         now_s: Callable[[], float],
     ) -> None:
-        """Listeners run in copies of ``context``."""
         self._context = context
         self._now_s = now_s
         self._heard = heard
         self._concurrency = concurrency
         self._finished = finished
-        self._calls: deque[Call] = deque()
         self._loop = asyncio.get_running_loop()
+        self._calls: deque[Call] = deque()
+        self._stopping = False
+
+
+class _LoopDelivery(_Delivery):
+    def __init__(self, *shared: Any) -> None:
+        super().__init__(*shared)
         self._workers: set[asyncio.Task[None]] = set()
         self._is_asked = False
         self._callers: set[_Caller] = set()
         self._ended: list[Ended] = []
         self._is_reporting = False
         """The loop is about to report what has ended: a listener may wait long after the next call began."""
-        self._stopping = False
 
     def submit(self, process: ProcessQueue, arguments: Collection[Any]) -> None:
         self._calls.extend(zip(repeat(process), arguments))
@@ -387,23 +393,9 @@ class _LoopDelivery:
         return not late
 
 
-class _ThreadDelivery:
-    def __init__(
-        self,
-        heard: _Heard,
-        context: Context,
-        concurrency: int,
-        finished: Finished,
-        now_s: Callable[[], float],
-    ) -> None:
-        """Listeners run in copies of ``context``."""
-        self._context = context
-        self._now_s = now_s
-        self._heard = heard
-        self._concurrency = concurrency
-        self._finished = finished
-        self._loop = asyncio.get_running_loop()
-        self._calls: deque[Call] = deque()
+class _ThreadDelivery(_Delivery):
+    def __init__(self, *shared: Any) -> None:
+        super().__init__(*shared)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         """Each item wakes one thread; a surplus item is harmless, a missing one is not."""
         self._ended: deque[Ended] = deque()
@@ -412,7 +404,6 @@ class _ThreadDelivery:
         self._threads: list[threading.Thread] = []
         self._callers: list[_Caller] = []
         self._outstanding = 0
-        self._stopping = False
 
     def submit(self, process: ProcessQueue, arguments: Collection[Any]) -> None:
         self._outstanding += len(arguments)

@@ -16,19 +16,19 @@ from typing import Any
 
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import escaping
+from mqspark.client.consumer.consumer_settings import PushConsumerSettings
 from mqspark.client.delivery.delivery import (
-    Around,
+    Delivery,
     Ended,
+    Finished,
     Outcome,
     RetryLater,
     Skipped,
     failure_of,
-    make_delivery,
     messages_of,
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.life.lifecycle import Within
 from mqspark.client.life.pauses import Timers
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
@@ -64,38 +64,28 @@ class Concurrent:
     def __init__(
         self,
         group: str,
-        listener: Callable[[Any], Any],
+        settings: PushConsumerSettings,
+        deliver: Callable[[Finished], Delivery],
         send_back: SendBack | None,
         *,
         batch_size: int,
-        concurrency: int,
         timers: Timers,
-        retry_delay_ms: int,
-        consume_timeout_ms: int,
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
-        within: Within | None = None,
-        around: Sequence[Around] = (),
     ) -> None:
-        """Without ``send_back`` (broadcasting) a failed message is dropped."""
+        """``deliver`` makes what calls the listener. Without ``send_back`` (broadcasting) a failed message is
+        dropped."""
         self._statistics = statistics
         self._timers = timers
         self._now_s = timers.now_s
         self._group = group
         self._send_back = send_back
         self._batch_size = batch_size
-        self._retry_delay_ms = retry_delay_ms
-        self._consume_timeout_ms = consume_timeout_ms
+        self._retry_delay_ms = settings.retry_delay_ms
+        self._consume_timeout_ms = settings.consume_timeout_ms
         self._consumed = consumed
         self._loop = asyncio.get_running_loop()
-        self._delivery = make_delivery(
-            listener,
-            concurrency=concurrency,
-            finished=self._finished,
-            within=within,
-            around=around,
-            now_s=timers.now_s,
-        )
+        self._delivery = deliver(self._finished)
         self._returns: set[asyncio.Task[None]] = set()
         self._returning: set[tuple[ProcessQueue, int]] = set()
         """Messages being sent back, so that none is sent twice."""

@@ -15,19 +15,19 @@ from typing import Any, Protocol
 
 from mqspark.base.clock import SystemClock, wall_ms
 from mqspark.base.logs import escaping
+from mqspark.client.consumer.consumer_settings import PushConsumerSettings
 from mqspark.client.delivery.delivery import (
-    Around,
     ConsumeStatus,
+    Delivery,
     Ended,
+    Finished,
     Outcome,
     Skipped,
     failure_of,
-    make_delivery,
     messages_of,
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.life.lifecycle import Within
 from mqspark.client.life.pauses import Timer, Timers
 from mqspark.client.push.concurrent import SendBack
 from mqspark.client.remoting.remoting import level_of
@@ -167,25 +167,19 @@ class Ordered:
     def __init__(
         self,
         group: str,
-        listener: Callable[[Any], Any],
-        locks: Locks | None,
+        settings: PushConsumerSettings,
+        deliver: Callable[[Finished], Delivery],
         send_back: SendBack | None,
+        locks: Locks | None,
         *,
-        timers: Timers,
         batch_size: int,
-        concurrency: int,
-        suspend_queue_ms: int,
-        max_reconsume_times: int | None,
-        auto_commit: bool,
-        lock_interval_ms: int,
+        timers: Timers,
         statistics: ConsumeStatistics,
         consumed: Callable[[ProcessQueue], None],
         regained: Callable[[MessageQueue], Awaitable[None]],
-        within: Within | None = None,
-        around: Sequence[Around] = (),
     ) -> None:
-        """Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message is given up.
-        Without ``auto_commit`` messages are consumed when the listener returns COMMIT."""
+        """As ``Concurrent``. Without ``locks`` and ``send_back`` (broadcasting) no queue needs a lock, and no message
+        is given up."""
         self._statistics = statistics
         self._group = group
         self._locks = locks
@@ -194,10 +188,7 @@ class Ordered:
         """Locks use real time: moving the clock of a test does not change what brokers know of connected clients."""
         self._timing = timers
         self._batch_size = batch_size
-        self._suspend_queue_ms = suspend_queue_ms
-        self._max_reconsume_times = max_reconsume_times
-        self._auto_commit = auto_commit
-        self._lock_interval_ms = lock_interval_ms
+        self._settings = settings
         self._consumed = consumed
         self._regained = regained
         self._queues: dict[MessageQueue, OrderedQueue] = {}
@@ -207,14 +198,7 @@ class Ordered:
         self._giving_up: set[asyncio.Task[None]] = set()
         self._renew_now = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._delivery = make_delivery(
-            listener,
-            concurrency=concurrency,
-            finished=self._finished,
-            within=within,
-            around=around,
-            now_s=timers.now_s,
-        )
+        self._delivery = deliver(self._finished)
         self._stopping = False
 
     # --- queues -----------------------------------------------------------------------------------------
@@ -314,7 +298,7 @@ class Ordered:
     async def renew_forever(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._lock_interval_ms / 1000):
+                async with asyncio.timeout(self._settings.lock_interval_ms / 1000):
                     await self._renew_now.wait()
             except TimeoutError:
                 log.debug("renewing the locks of %s", self._group)
@@ -380,10 +364,10 @@ class Ordered:
             ordered.put_back(process, 0)
         elif failure is None:
             self._succeeded(ordered, process, commit=outcome is ConsumeStatus.COMMIT)
-        elif outcome is ConsumeStatus.ROLLBACK and not self._auto_commit:
-            ordered.roll_back(process, self._clock.monotonic_ms() + self._suspend_queue_ms)
+        elif outcome is ConsumeStatus.ROLLBACK and not self._settings.auto_commit:
+            ordered.roll_back(process, self._clock.monotonic_ms() + self._settings.suspend_queue_ms)
         else:
-            limit = self._max_reconsume_times
+            limit = self._settings.max_reconsume_times
             log.warning(
                 "listener of %s did not consume %s (delivery %d)",
                 self._group,
@@ -391,7 +375,7 @@ class Ordered:
                 messages[0].reconsume_times + 1,
                 exc_info=outcome if isinstance(outcome, BaseException) else None,
             )
-            pause_ms = self._suspend_queue_ms if failure.suspend_ms is None else failure.suspend_ms
+            pause_ms = self._settings.suspend_queue_ms if failure.suspend_ms is None else failure.suspend_ms
             if (
                 limit is not None
                 and self._send_back is not None
@@ -405,7 +389,7 @@ class Ordered:
         self._settled(ordered, process)
 
     def _succeeded(self, ordered: OrderedQueue, process: ProcessQueue, *, commit: bool) -> None:
-        if commit or self._auto_commit:
+        if commit or self._settings.auto_commit:
             ordered.done(process)
         else:
             ordered.hold(process)

@@ -19,7 +19,7 @@ from mqspark.client.consumer.consumer_settings import (
 )
 from mqspark.client.consumer.running_info import running_info
 from mqspark.client.consumer.subscriber import Listening
-from mqspark.client.delivery.delivery import Around, BatchListener, Listener, Outcome
+from mqspark.client.delivery.delivery import Around, BatchListener, Listener, Outcome, make_delivery
 from mqspark.client.delivery.flow import Flow
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
@@ -111,9 +111,6 @@ class PushConsumer(Listening):
             raise ConfigError("give either listener or batch_listener", key="listener")
         if not callable(listener or batch_listener):
             raise ConfigError("a listener is a function", key="listener")
-        self.settings, options = changed(
-            settings or PushConsumerSettings(), options or ClientOptions(), changes
-        )
         super().__init__(namesrv, group, self.settings, options)
         settings = self.settings
         self._listener: Listener = listener or batch_listener  # type: ignore[assignment] # either is given
@@ -153,47 +150,44 @@ class PushConsumer(Listening):
 
     def _prepare(self) -> None:
         """Called before the first queue is assigned."""
-        group, broadcasting = self._group, self._group.broadcasting
-        listener = self._listener
+        group, settings, timers = self._group, self.settings, self._group.instance.timers
         self._statistics = ConsumeStatistics(group.instance.clock)
-        within, around = Within(self), list[Around]()
+        around = list[Around]()
         if self._interceptors:
             name = group.namespace.unwrap(self.group)
-            around.append(Intercepted(self._interceptors, name, self.settings.consume_timeout_ms))
-        send_back = None if broadcasting else self._send_back
-        if self.settings.ordered:
+            around.append(Intercepted(self._interceptors, name, settings.consume_timeout_ms))
+        deliver = functools.partial(
+            make_delivery,
+            self._listener,
+            concurrency=settings.concurrency,
+            within=Within(self),
+            around=around,
+            now_s=timers.now_s,
+        )
+        send_back = None if group.broadcasting else self._send_back
+        if settings.ordered:
             self._consumption = self._ordered = Ordered(
                 self.group,
-                listener,
-                None if broadcasting else BrokerLocks(group.instance, self.group),
+                settings,
+                deliver,
                 send_back,
-                timers=group.instance.timers,
+                None if group.broadcasting else BrokerLocks(group.instance, self.group),
                 batch_size=self._batch_size,
-                concurrency=self.settings.concurrency,
-                suspend_queue_ms=self.settings.suspend_queue_ms,
-                max_reconsume_times=self.settings.max_reconsume_times,
-                auto_commit=self.settings.auto_commit,
-                lock_interval_ms=self.settings.lock_interval_ms,
+                timers=timers,
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
                 regained=self._regained,
-                within=within,
-                around=around,
             )
         else:
             self._consumption = Concurrent(
                 self.group,
-                listener,
+                settings,
+                deliver,
                 send_back,
                 batch_size=self._batch_size,
-                concurrency=self.settings.concurrency,
-                timers=group.instance.timers,
-                retry_delay_ms=self.settings.retry_delay_ms,
-                consume_timeout_ms=self.settings.consume_timeout_ms,
+                timers=timers,
                 statistics=self._statistics,
                 consumed=self._flow.consumed,
-                within=within,
-                around=around,
             )
 
     async def stop(self, timeout_ms: NonNegativeInt = 30_000) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from mqspark.client.consumer.consumer_settings import PushConsumerSettings
+from mqspark.client.delivery.delivery import make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.life.pauses import Timers
@@ -32,19 +35,18 @@ class World:
 
     def __init__(self, listener: Callable[[Any], Any], batch_size: int, concurrency: int) -> None:
         self.clock = ManualClock()
+        timers = Timers(self.clock)
         self.statistics = ConsumeStatistics(self.clock)
         self.process = ProcessQueue(0)
         self.sent_back: list[tuple[int, int]] = []
         self._changed = asyncio.Event()
         self.consumption = Concurrent(
             "G",
-            listener,
+            PushConsumerSettings(retry_delay_ms=1_000, consume_timeout_ms=TIMEOUT_MS),
+            functools.partial(make_delivery, listener, concurrency=concurrency, now_s=timers.now_s),
             self._send_back,
             batch_size=batch_size,
-            concurrency=concurrency,
-            timers=Timers(self.clock),
-            retry_delay_ms=1_000,
-            consume_timeout_ms=TIMEOUT_MS,
+            timers=timers,
             statistics=self.statistics,
             consumed=lambda process: self._changed.set(),
         )

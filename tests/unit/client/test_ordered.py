@@ -1,6 +1,7 @@
 """What may run of an ordered queue, step by step."""
 
 import asyncio
+import functools
 import gc
 from collections.abc import Awaitable, Callable, Collection
 
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqspark.client.consumer.consumer_settings import PushConsumerSettings
+from mqspark.client.delivery.delivery import make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
 from mqspark.client.life.pauses import Timers
@@ -207,16 +210,12 @@ def serving(listen: Callable[[MessageExt], Awaitable[None]], locks: AllLocks) ->
     clock = ManualClock()
     return Ordered(
         "G",
-        listen,
-        locks,
+        PushConsumerSettings(),
+        functools.partial(make_delivery, listen, concurrency=1),
         None,
-        timers=Timers(clock),
+        locks,
         batch_size=0,
-        concurrency=1,
-        suspend_queue_ms=1_000,
-        max_reconsume_times=None,
-        auto_commit=True,
-        lock_interval_ms=20_000,
+        timers=Timers(clock),
         statistics=ConsumeStatistics(clock),
         consumed=lambda process: None,
         regained=regained,
