@@ -154,18 +154,6 @@ class Reads:
             again = functools.partial(self.log_from, position, limit_bytes)
             raise self._unreadable(f"the log at {position}", again, error) from error
 
-    def query_message(
-        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, *, is_tag: bool = False
-    ) -> list[memoryview]:
-        """``search`` in one go."""
-        search = self.search(Sought(topic, key, is_tag=is_tag), max_num, begin_ms, end_ms)
-        while True:
-            try:
-                next(search)
-            except StopIteration as end:
-                found: list[memoryview] = end.value
-                return found
-
     def search(
         self,
         sought: Sought,

@@ -46,6 +46,7 @@ from mqspark_server.process.collector import YOUNG_OBJECTS
 from tests.benchmarks.bench_scale import accepted, cost_us, registration, resident_bytes, shown
 from tests.benchmarks.watched import described
 from tests.support.pace import slowness
+from tests.support.store_tools import query
 from tests.unit.broker_kit import PULL, SEND, Bench, Peer, last_registration, namesrv_peer, pull_ext, send_ext
 from tests.unit.pop_kit import POP, pop_ext
 from tests.unit.transaction_kit import Kit
@@ -623,7 +624,7 @@ def sparse(folder: Path, share: float) -> None:
     )
 
     def by_key() -> list[memoryview]:
-        return list(store.reads.query_message("T", f"k{segments // 2}", 10, 0, 1 << 62))
+        return list(query(store, "T", f"k{segments // 2}", 10, 0, 1 << 62))
 
     print(f"   by key: {len(by_key())}")
     shown(f"{what}, a query by key", "µs", cost_us(by_key, 50))

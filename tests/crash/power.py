@@ -30,7 +30,16 @@ from tests.crash.disk import (
     digest,
 )
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import checkpoint, complete, crash, drain, finish_deletions, make_store, put
+from tests.support.store_tools import (
+    checkpoint,
+    complete,
+    crash,
+    drain,
+    finish_deletions,
+    make_store,
+    put,
+    query,
+)
 
 ROOT = Path("/disk")
 BATCHES = ("Batches", 0)
@@ -563,7 +572,7 @@ def check(script: Script, image: Image, files: MemoryFiles | None = None) -> Non
     for sent in [*image.acked.values()][-2:]:
         if sent.position >= image.begin and sent.properties:
             _, _, key = sent.properties.partition(b"KEYS\x01")
-            found = store.reads.query_message(sent.place[0], key[:-1].decode(), 64, 0, 1 << 62)
+            found = query(store, sent.place[0], key[:-1].decode(), 64, 0, 1 << 62)
             assert any(sent.body in bytes(record) for record in found), (
                 f"{sent.place} is not found by its key"
             )

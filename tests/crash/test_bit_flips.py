@@ -18,7 +18,7 @@ from mqspark.store import MessageStore
 from tests.crash.disk import MemoryFiles, Tree
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import checkpoint, crash, drain, make_store, put
+from tests.support.store_tools import checkpoint, crash, drain, make_store, put, query
 
 ROOT = Path("/disk")
 QUEUES = [("Orders", 0), ("Orders", 1), ("Other", 0)]
@@ -140,8 +140,8 @@ def test_a_flip_is_reported_once_and_by_queries_passed_over() -> None:
     assert store.status.damaged_offsets == [message.position]
     assert store.status.damaged_reads == 4
     assert store.reads.record_at(message.position) is None
-    assert store.reads.query_message(message.queue[0], "k20", 9, 0, 1 << 62) == []
-    assert store.reads.query_message(log.messages[21].queue[0], "k21", 9, 0, 1 << 62) != []
+    assert query(store, message.queue[0], "k20", 9, 0, 1 << 62) == []
+    assert query(store, log.messages[21].queue[0], "k21", 9, 0, 1 << 62) != []
 
 
 def test_without_the_check_the_reader_has_to_compare() -> None:

@@ -190,7 +190,7 @@ def test_the_water_marks_refuse_in_time_and_recover(disk: Path, tmp_path: Path) 
 
 _FILL = """
 import sys
-from tests.support.store_tools import checkpoint, flush, make_store, put
+from tests.support.store_tools import (checkpoint, flush, make_store, put, query)
 from mqspark.errors import DiskFull
 from pathlib import Path
 store = make_store(Path(sys.argv[1]), mapped_file_size_commit_log=1 << 20, max_hash_slot_num=500, max_index_num=2000)
@@ -205,7 +205,7 @@ while refused < 50:
     flush(store)
     checkpoint(store)
 assert store.condition.read_only is None, store.condition.read_only
-store.reads.query_message("T", "k1", 9, 0, 1 << 62)
+query(store, "T", "k1", 9, 0, 1 << 62)
 print(taken)
 """
 

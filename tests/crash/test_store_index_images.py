@@ -14,7 +14,7 @@ from mqspark.record.record import decode_record
 from mqspark.store import MessageStore
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import QuickFiles, checkpoint, crash, flush, opened, put
+from tests.support.store_tools import QuickFiles, checkpoint, crash, flush, opened, put, query
 
 PAGE_BYTES = 64
 """Far smaller than a real page, so that small files have many."""
@@ -46,12 +46,10 @@ def mixed(rng: random.Random, old: bytes, new: bytes) -> bytes:
 def assert_every_key_is_found(store: MessageStore, count: int) -> None:
     for n in range(count):
         for key in (f"u{n}", f"k{n}"):
-            found = {
-                decode_record(record).body for record in store.reads.query_message("T", key, 64, 0, 1 << 62)
-            }
+            found = {decode_record(record).body for record in query(store, "T", key, 64, 0, 1 << 62)}
             assert found == {b"%d" % n}, key
     for group in range(7):
-        records = store.reads.query_message("T", f"group{group}", 64, 0, 1 << 62)
+        records = query(store, "T", f"group{group}", 64, 0, 1 << 62)
         assert [int(decode_record(record).body) for record in records] == list(range(group, count, 7))
 
 

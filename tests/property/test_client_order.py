@@ -220,7 +220,7 @@ class OrderedGroup(RuleBasedStateMachine):
             assert reader.batch == list(range(reader.batch[0], reader.batch[0] + len(messages)))
             assert set(range(reader.batch[0])) <= self.consumed[queue], "an earlier message was not consumed"
             assert reader.batch[0] >= self.committed[queue], "the group is further on already"
-            assert self.locks.holders()[GROUP][queue] == member.client_id, "the lock is another's"
+            assert self.locks._holders[GROUP][queue][0] == member.client_id, "the lock is another's"
 
     def _finish(self, member: Consumer, *, succeeds: bool) -> None:
         for queue, reader in member.all():

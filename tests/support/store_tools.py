@@ -27,8 +27,10 @@ from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.kernelsync import KernelSync
 from mqspark.store.disk.retention import DiskUsage, OldSegment
+from mqspark.store.index.keys import Sought
 from tests.support import leftopen
 from tests.support.clocks import ManualClock
+from tests.support.slices import sliced
 
 BORN_HOST = encode_host("10.0.0.1", 50000)
 STORE_HOST = encode_host("127.0.0.1", 10911)
@@ -325,3 +327,17 @@ def clean(store: MessageStore, clock: ManualClock) -> int:
     for _ in range(3):
         checkpoint(store)
     return store.log.min_offset
+
+
+def query(
+    store: MessageStore,
+    topic: str,
+    key: str,
+    max_num: int,
+    begin_ms: int,
+    end_ms: int,
+    *,
+    is_tag: bool = False,
+) -> list[memoryview]:
+    """``search`` in one go."""
+    return sliced(store.reads.search(Sought(topic, key, is_tag=is_tag), max_num, begin_ms, end_ms))[0]

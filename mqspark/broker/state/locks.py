@@ -90,13 +90,6 @@ class QueueLocks:
                 del holders[queue]
         self._end_if_empty(group)
 
-    def holders(self) -> dict[str, dict[MessageQueue, str]]:
-        """group → queue → client id of every lock in the table."""
-        return {
-            group: {queue: client_id for queue, (client_id, _) in holders.items()}
-            for group, holders in self._holders.items()
-        }
-
     def is_held(self, group: str) -> bool:
         """Whether a client of the group holds any lock that has not expired."""
         oldest_ms = self._clock.monotonic_ms() - self._config.rebalance_lock_max_live_time

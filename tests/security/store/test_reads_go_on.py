@@ -31,7 +31,7 @@ from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients
 from tests.support.draws import some
 from tests.support.processes import run_python
-from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put
+from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put, query
 from tests.support.storefiles import log_bytes
 
 
@@ -129,7 +129,7 @@ def test_a_disk_that_turned_read_only_is_read_on(tmp_path: Path, sync: bool) -> 
     for queue_id in (0, 1):
         assert [m.body for m in drain(store, "T", queue_id)] == bodies[queue_id::2]
     for number in (0, 1, 150, 399):
-        (record,) = store.reads.query_message("T", f"k{number}", 32, 0, 1 << 60)
+        (record,) = query(store, "T", f"k{number}", 32, 0, 1 << 60)
         (message,) = decode_records(record, decompress=False)
         assert message.body == bodies[number]
     assert store.offsets.offset_by_timestamp("T", 0, 0, False) == 0
@@ -359,7 +359,7 @@ def test_an_index_is_searched_without_a_map(tmp_path: Path) -> None:
     assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text(), "a closed store has maps"
     store = opened(tmp_path, max_mapped_bytes=1)
     for number in range(0, 400, 7):
-        (record,) = store.reads.query_message("T", f"k{number}", 32, 0, 1 << 60)
+        (record,) = query(store, "T", f"k{number}", 32, 0, 1 << 60)
         assert decode_records(record, decompress=False)[0].body == bodies[number]
     assert f"{tmp_path}/index/" not in Path("/proc/self/maps").read_text()
 

@@ -20,7 +20,7 @@ from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.reads import Reads
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import FaultyFiles, checkpoint, drain, flush, make_store, opened, put
+from tests.support.store_tools import FaultyFiles, checkpoint, drain, flush, make_store, opened, put, query
 from tests.unit.broker_kit import Bench, send_ext
 
 SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EACCES, errno.EPERM]
@@ -119,7 +119,7 @@ def test_a_shortage_at_any_moment_loses_nothing_and_ends(tmp_path: Path, sync: b
         for topic, bodies in kept.items():
             assert [message.body for message in drain(store, topic, 0)] == bodies
         for number in (25, 29):
-            assert store.reads.query_message(f"T{number % 3}", f"k{number}", 32, 0, 1 << 60)
+            assert query(store, f"T{number % 3}", f"k{number}", 32, 0, 1 << 60)
         store.close()
         again = make_store(tmp_path / str(first), ManualClock(), sync=sync)
         assert again.open().clean

@@ -18,7 +18,7 @@ from mqspark.store.index.indexfile import HEADER_BYTES, Shape
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.storestats import store_stats
-from tests.support.store_tools import checkpoint, crash, drain, flush, make_store, opened, put
+from tests.support.store_tools import checkpoint, crash, drain, flush, make_store, opened, put, query
 from tests.unit.store.queue.test_store_batch import SMALL
 from tests.unit.store.queue.test_store_batch import fill as fill_batches
 
@@ -145,7 +145,7 @@ def test_an_index_has_one_of_its_files_twice(root: Path, source: int, target: in
     shutil.copy(root / "index" / names[source], root / "index" / names[target])
     store = opened(root)
     for number in range(MESSAGES):
-        (found,) = store.reads.query_message("T", f"k{number:02d}", 5, 0, 1 << 60)
+        (found,) = query(store, "T", f"k{number:02d}", 5, 0, 1 << 60)
         assert b"T%02d" % number in bytes(found)
     assert {(damage.kind, damage.outcome) for damage in store.damages.found} == {("index.damaged", "healed")}
 
@@ -185,7 +185,7 @@ def test_small_files_of_the_store_have_the_content_of_each_other(root: Path, is_
             store_stats(OfflineStore(make_store(root).config))
             store = opened(root)
             assert len(consumed(store, "T")) == MESSAGES, (source, target)
-            (found,) = store.reads.query_message("T", "k07", 5, 0, 1 << 60)
+            (found,) = query(store, "T", "k07", 5, 0, 1 << 60)
             assert b"T07" in bytes(found)
             store.abandon()
             (root / "abort").unlink()

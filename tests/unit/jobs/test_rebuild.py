@@ -29,7 +29,7 @@ from mqspark_jobs.rebuild_plan import RebuildOptions, index_names, plan_queues, 
 from mqspark_jobs.swap import Swap
 from tests.support.draws import some
 from tests.support.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
-from tests.support.store_tools import BORN_HOST, crash, drain, flush, opened, put
+from tests.support.store_tools import BORN_HOST, crash, drain, flush, opened, put, query
 
 SMALL = {"queue_file_bytes": 200, "index_shape": Shape(16, 32)}
 
@@ -206,7 +206,7 @@ def test_a_store_that_lost_its_queues_opens_as_it_was(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert again.log.position == end
     assert {queue: drain(again, *queue) for queue in again.table.queues} == expected
-    found = again.reads.query_message("Topic1", "k4", 100, 0, 1 << 62)
+    found = query(again, "Topic1", "k4", 100, 0, 1 << 62)
     assert len(found) > 0
 
 

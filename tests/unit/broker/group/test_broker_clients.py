@@ -308,4 +308,4 @@ def test_locks(bench: Bench) -> None:
     assert lock(peer, "c2", 0) == [0]  # expired
     bench.clock.advance(120_000)
     bench.broker.tick()
-    assert bench.broker.state.locks.holders() == {}
+    assert bench.broker.state.locks.ledger.entries == 0

@@ -17,6 +17,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.store.recovery.trustedlog import judge_member
 from tests.support.draws import some
+from tests.support.store_tools import query
 from tests.support.storefiles import segments_of
 from tests.unit.broker.replication.test_follower import (
     SEGMENT,
@@ -152,7 +153,7 @@ def numbers(bench: Bench) -> list[int]:
 def keyed(bench: Bench, number: int) -> int:
     """How many messages a key leads to."""
     bench.store.catch_up()
-    return len(bench.store.reads.query_message("T", f"k{number}", 10, 0, 1 << 60))
+    return len(query(bench.store, "T", f"k{number}", 10, 0, 1 << 60))
 
 
 @pytest.mark.parametrize("number", some([60, 100, COUNT - 1], 1))

@@ -32,6 +32,7 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    query,
 )
 
 HOUR_MS = 3_600_000
@@ -113,8 +114,8 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
     assert store.offsets.min_offset("Old", 0) == store.offsets.max_offset("Old", 0) == 7
     assert len(files_in(tmp_path / "consumequeue" / "Old" / "0")) == 1, "the last file keeps the max offset"
     assert 0 < len(files_in(tmp_path / "index")) < len(index_files)
-    assert store.reads.query_message("T", "k20", 10, 0, 1 << 60) == []
-    assert len(store.reads.query_message("T", "k129", 10, 0, 1 << 60)) == 1
+    assert query(store, "T", "k20", 10, 0, 1 << 60) == []
+    assert len(query(store, "T", "k129", 10, 0, 1 << 60)) == 1
     assert store.reads.earliest_store_timestamp() > 0
     leave(store, killed=end != "close")
     store = make_store(tmp_path, files.clock, files)

@@ -16,6 +16,7 @@ from mqspark.store.index.index import MessageIndex
 from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.store import MessageStore
+from tests.support.store_tools import query
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 SMALL = Shape(10, 20)
@@ -59,6 +60,4 @@ def read_manifest(name: str) -> Iterator[dict[str, Any]]:
 def asked(
     store: MessageStore, key: str, limit: int = 64, begin_ms: int = 0, end_ms: int = EVER
 ) -> list[bytes]:
-    return [
-        decode_record(record).body for record in store.reads.query_message("T", key, limit, begin_ms, end_ms)
-    ]
+    return [decode_record(record).body for record in query(store, "T", key, limit, begin_ms, end_ms)]

@@ -34,6 +34,7 @@ from tests.support.store_tools import (
     maintain,
     opened,
     put,
+    query,
 )
 from tests.unit.store.index.index_kit import EVER, GOLDEN, asked, follow, loaded, read_manifest
 
@@ -395,7 +396,7 @@ def test_every_message_of_a_rocketmq_directory_is_found_by_key(
 
     @functools.cache  # thousands of messages have one key
     def found(topic: str, key: str) -> frozenset[int]:
-        return frozenset(map(zlib.crc32, store.reads.query_message(topic, key, 10_000, 0, EVER)))
+        return frozenset(map(zlib.crc32, query(store, topic, key, 10_000, 0, EVER)))
 
     for message in read_manifest(name):
         for key in (message["msgId"], *(message["keys"] or "").split(" ")):

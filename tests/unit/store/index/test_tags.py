@@ -16,7 +16,7 @@ from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles, flush, opened, put
+from tests.support.store_tools import QuickFiles, flush, opened, put, query
 
 
 def send(store: MessageStore, numbers: range) -> None:
@@ -26,7 +26,7 @@ def send(store: MessageStore, numbers: range) -> None:
 
 
 def red(store: MessageStore) -> int:
-    return len(store.reads.query_message("T", "red", 64, 0, 1 << 62, is_tag=True))
+    return len(query(store, "T", "red", 64, 0, 1 << 62, is_tag=True))
 
 
 def checked(store: MessageStore) -> FsckReport:
@@ -49,7 +49,7 @@ def test_an_index_that_was_begun_without_tags_goes_on_with_them(
     store = opened(tmp_path, None, QuickFiles())
     send(store, range(10, 15))
     assert red(store) == 5
-    assert len(store.reads.query_message("T", "k3", 9, 0, 1 << 62)) == 1
+    assert len(query(store, "T", "k3", 9, 0, 1 << 62)) == 1
     store.close()
     (finding,) = checked(store).findings
     assert (finding.severity, finding.kind) == ("note", "index.untagged")

@@ -28,7 +28,7 @@ from mqspark.store.tools.backupmanifest import (
 )
 from mqspark.store.tools.restore import Restored, check_owner, restore
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import BORN_HOST, checkpoint, flush, opened, put
+from tests.support.store_tools import BORN_HOST, checkpoint, flush, opened, put, query
 from tests.unit.store.store_kit import bodies
 
 SEGMENT = 4096
@@ -129,7 +129,7 @@ def test_keys_find_messages_after_a_restore(site: Site) -> None:
     site.send(30)
     site.back_up()
     store = site.restored()
-    (found,) = store.reads.query_message("T", "k17", 10, 0, 1 << 60)
+    (found,) = query(store, "T", "k17", 10, 0, 1 << 60)
     assert b"message 17" in bytes(found)
     store.close()
 

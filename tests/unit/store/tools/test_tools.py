@@ -30,6 +30,7 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    query,
 )
 from tests.unit.store.test_store_golden import GOLDEN, NAMES, SETTINGS
 
@@ -175,7 +176,7 @@ def test_wrong_bytes_in_queues_and_index_are_found_and_repaired(tmp_path: Path, 
             assert after[path] == content, "the same bytes as a broker that never saw the damage"
     store = opened(tmp_path)
     (_, _, _, body) = messages[7]
-    assert any(body in bytes(r) for r in store.reads.query_message("Orders", "k7", 9, 0, 1 << 62))
+    assert any(body in bytes(r) for r in query(store, "Orders", "k7", 9, 0, 1 << 62))
 
 
 def test_missing_queues_and_a_missing_segment(tmp_path: Path) -> None:
