@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from mqspark.base.names import bracketed
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client.life.lifecycle import Lifecycle
 from mqspark.client.remoting.client_options import ClientKeywords, ClientOptions
@@ -590,7 +591,7 @@ class AdminClient(Lifecycle):
         from mqspark.record.record import decode_record
 
         host, port, offset = decode_offset_id(message_id)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = f"{bracketed(host)}:{port}"
         response = await self._ask(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=offset)
         )

@@ -66,7 +66,6 @@ from mqspark.protocol.headers.client_headers import (
     GetMaxOffsetRequestHeader,
     GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
     QueryMessageRequestHeader,
     SearchOffsetRequestHeader,
@@ -509,32 +508,29 @@ class BlockingClient:
         self, address: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
     ) -> list[QueueOffset]:
         """The next offset to be written in each queue."""
-        many = self._offsets_of_many(
-            address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, queues, lo
-        )
-        if many is not None:
-            return [QueueOffset(max(0, offset)) for offset in many]
-        headers = [
-            GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, lo=lo) for queue in queues
-        ]
-        answers = self.request_all(address, RequestCode.GET_MAX_OFFSET, headers)
-        return [QueueOffset(max(0, answer.header(GetMaxOffsetResponseHeader).offset)) for answer in answers]
+        return self._bounds(address, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader, queues, lo)
 
     def min_offsets(
         self, address: str, queues: Sequence[MessageQueue], *, lo: bool | None = None
     ) -> list[QueueOffset]:
-        """The smallest readable offset of each queue; 0 where brokers return -1, for BatchCQ queues that never
-        had a message (BatchConsumeQueue)."""
-        many = self._offsets_of_many(
-            address, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader, queues, lo
-        )
-        if many is not None:
-            return [QueueOffset(max(0, offset)) for offset in many]
-        headers = [
-            GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, lo=lo) for queue in queues
-        ]
-        answers = self.request_all(address, RequestCode.GET_MIN_OFFSET, headers)
-        return [QueueOffset(max(0, answer.header(GetMinOffsetResponseHeader).offset)) for answer in answers]
+        """The smallest readable offset of each queue."""
+        return self._bounds(address, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader, queues, lo)
+
+    def _bounds(
+        self,
+        address: str,
+        code: int,
+        header_type: type[GetMaxOffsetRequestHeader | GetMinOffsetRequestHeader],
+        queues: Sequence[MessageQueue],
+        lo: bool | None,
+    ) -> list[QueueOffset]:
+        """0 where brokers return -1, for BatchCQ queues that never had a message (BatchConsumeQueue)."""
+        offsets = self._offsets_of_many(address, code, header_type, queues, lo)
+        if offsets is None:
+            headers = [header_type(topic=queue.topic, queue_id=queue.queue_id, lo=lo) for queue in queues]
+            answers = self.request_all(address, code, headers)
+            offsets = [answer.header(GetMaxOffsetResponseHeader).offset for answer in answers]
+        return [QueueOffset(max(0, offset)) for offset in offsets]
 
     def _offsets_of_many(
         self,

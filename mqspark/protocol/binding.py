@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from mqspark.base.bounded import Memo
+from mqspark.base.names import bracketed
 from mqspark.errors import InvalidMessage
 from mqspark.protocol.signature import SIGNATURE, Buffer, Signer, signed_names
 
@@ -51,7 +52,7 @@ def endpoint(name: Sequence[object] | None) -> str:
     if not name or len(name) < 2:
         return ""
     host = str(name[0]).partition("%")[0].removeprefix("::ffff:")
-    return f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+    return f"{bracketed(host)}:{name[1]}"
 
 
 def _shape(names: tuple[str, ...]) -> str:

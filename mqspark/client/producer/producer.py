@@ -157,10 +157,7 @@ class Producer(Lifecycle):
             self._window,
             self._tasks,
             self._interceptors,
-            retries=self.settings.retries,
-            attempt_timeout_ms=self.settings.attempt_timeout_ms,
-            compress_from_bytes=self.settings.compress_from_bytes,
-            compress_level=self.settings.compress_level,
+            self.settings,
         )
         self._requests = Requests(instance.client_id)
         self._asked_topics = set()

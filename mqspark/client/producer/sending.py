@@ -24,6 +24,7 @@ from mqspark.client.hooks.hooks import Interceptor, SendContext
 from mqspark.client.hooks.hooks import call as call_hooks
 from mqspark.client.life.lifecycle import Tasks
 from mqspark.client.producer.faults import SLOW_MS, FaultTable
+from mqspark.client.producer.producer_settings import ProducerSettings
 from mqspark.client.producer.send_window import Window
 from mqspark.client.producer.targets import BATCH, CODES, PublishTopic, Target, Targets
 from mqspark.client.remoting.channel import Channel, Outcome
@@ -205,11 +206,7 @@ class Sender:
         window: Window,
         tasks: Tasks,
         interceptors: Sequence[Interceptor],
-        *,
-        retries: int,
-        attempt_timeout_ms: int | None,
-        compress_from_bytes: int,
-        compress_level: int,
+        settings: ProducerSettings,
     ) -> None:
         self.now = asyncio.get_running_loop().time
         self.faults = faults
@@ -218,10 +215,10 @@ class Sender:
         self._window = window
         self._tasks = tasks
         self._interceptors = interceptors
-        self._retries = retries
-        self._attempt_timeout_ms = attempt_timeout_ms
-        self._compress_from_bytes = compress_from_bytes
-        self._compress_level = compress_level
+        self._retries = settings.retries
+        self._attempt_timeout_ms = settings.attempt_timeout_ms
+        self._compress_from_bytes = settings.compress_from_bytes
+        self._compress_level = settings.compress_level
         self._closing = self._is_given_up = False
         self._lost: Counter[str] = Counter()
         """Sends that failed since ``close``, by topic: their callers may not look any more."""

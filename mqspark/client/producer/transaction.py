@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Unpack
 import msgspec
 
 from mqspark.base.logs import escaping
+from mqspark.base.names import bracketed
 from mqspark.base.valuetypes import NonNegativeInt, PositiveInt, checked
 from mqspark.client.delivery.awaiting import awaited, is_coroutine_function
 from mqspark.client.delivery.results import SendResult, SendStatus, TransactionState
@@ -287,7 +288,7 @@ class TransactionProducer(Producer):
         if is_logic_broker(broker_name):
             # The half message is where it was stored, whoever leads its queue now.
             route = self._instance.cached_route(self._namespace.wrap(prepared.message.topic))
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = f"{bracketed(host)}:{port}"
             broker_name = (None if route is None else route.broker_at(address)) or broker_name
         header = EndTransactionRequestHeader(
             topic=self._namespace.wrap(prepared.message.topic),

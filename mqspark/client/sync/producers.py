@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ class SendingFacade(Facade):
     def _adopt(self, aio: Lifecycle) -> None:
         super()._adopt(aio)
         self._typed = self._aio.typed
+        self._begin_oneway = functools.partial(self._aio.begin, oneway=True)
         settings = self._aio.settings
         self._window = ThreadWindow(settings.max_in_flight, settings.max_in_flight_bytes)
 
@@ -90,7 +92,7 @@ class SendingFacade(Facade):
             unheard = _Unheard(message, self._window)
             try:
                 self._window.take(len(message.body), unheard)
-                thread.post(_begin_oneway, self._aio.begin, message, unheard)
+                thread.post(_begin, self._begin_oneway, message, unheard)
             except BaseException:
                 thread.take_back(unheard.leave)
                 raise
@@ -212,18 +214,12 @@ class _Unheard:
             self.set_result(None)
 
 
-def _begin(begin: Callable[..., None], what: Any, future: SendFuture | _Waiter, *arguments: Any) -> None:
+def _begin(
+    begin: Callable[..., None], what: Any, future: SendFuture | _Waiter | _Unheard, *arguments: Any
+) -> None:
     future.has_begun = True
     try:
         begin(what, future, *arguments)
-    except Exception as error:
-        future.set_exception(error)
-
-
-def _begin_oneway(begin: Callable[..., None], message: Message, future: _Unheard) -> None:
-    future.has_begun = True
-    try:
-        begin(message, future, oneway=True)
     except Exception as error:
         future.set_exception(error)
 
