@@ -272,7 +272,7 @@ def encode_record(
         property_bytes = room_for_crc(property_bytes)
     if len(property_bytes) > MAX_PROPERTIES_BYTES:
         raise InvalidMessage(f"properties of {len(property_bytes)} bytes exceed 32767", field="properties")
-    sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag &= ~HOST_FLAGS
     if len(born_host) == 20:
         sys_flag |= BORN_HOST_V6
     if len(store_host) == 20:

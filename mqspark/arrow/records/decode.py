@@ -32,6 +32,7 @@ from mqspark.message import (
     COMPRESSED,
     COMPRESSION_MASK,
     COMPRESSION_SHIFT,
+    HOST_FLAGS,
     KEYS,
     STORE_HOST_V6,
     TAGS,
@@ -188,7 +189,7 @@ class _Rows:
         self.magics = self.heads["magic"].astype(np.int32)
         body_lengths = self.field("body_length")
         self.body_starts = positions + BODY
-        v6 = (self.sys_flags & (BORN_HOST_V6 | STORE_HOST_V6)) != 0
+        v6 = (self.sys_flags & HOST_FLAGS) != 0
         if v6.any():
             self.born_shifts = ((self.sys_flags & BORN_HOST_V6) != 0) * V6_EXTRA_BYTES
             shifts = self.born_shifts + ((self.sys_flags & STORE_HOST_V6) != 0) * V6_EXTRA_BYTES

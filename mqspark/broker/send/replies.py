@@ -17,9 +17,9 @@ from mqspark.broker.state.writer import Draft, StoredPosition
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.message import (
-    BORN_HOST_V6,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
+    HOST_FLAGS,
     INNER_BATCH,
     MSG_REGION,
     MULTI_DISPATCH,
@@ -27,7 +27,6 @@ from mqspark.message import (
     POP_CK,
     PUSH_REPLY_TIME,
     REPLY_TO_CLIENT,
-    STORE_HOST_V6,
     TRACE_ON,
     TRANSACTION_MASK,
     decode_properties,
@@ -46,7 +45,7 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.named import check_header
 from mqspark.protocol.session import Session
 
-_RESERVED_FLAGS = TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH
+_RESERVED_FLAGS = TRANSACTION_MASK | HOST_FLAGS | NEED_UNWRAP | INNER_BATCH
 """Flags that a sender must not set. A start would take the queues of a topic with a stored inner batch for BatchCQ."""
 _NOT_STORED = frozenset({MULTI_DISPATCH, POP_CK, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID})
 """Properties that a stored reply does not have: its sender may write to its topic, not to light queues, and a receipt

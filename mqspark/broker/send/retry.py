@@ -15,19 +15,18 @@ from mqspark.broker.state.writer import Draft
 from mqspark.broker.tables.topics import UNIT_SUB, Topic
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly
 from mqspark.message import (
-    BORN_HOST_V6,
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     DLQ_PREFIX,
     FIRST_RETRY_LEVEL,
+    HOST_FLAGS,
     MULTI_DISPATCH,
     ORIGIN_MESSAGE_ID,
     PERM_WRITE,
     RETRY_PREFIX,
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
-    STORE_HOST_V6,
     WAIT,
     PhysicalOffset,
     decode_properties,
@@ -188,7 +187,7 @@ class SendBackProcessor:
             properties,
             record.born_timestamp_ms,
             record.born_host,
-            record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            record.sys_flag & ~HOST_FLAGS,
             record.flag,
             min(times + 1, MAX_RECONSUME_TIMES),
         )

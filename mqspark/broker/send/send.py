@@ -44,12 +44,12 @@ from mqspark.errors import (
 )
 from mqspark.message import (
     BORN_HOST,
-    BORN_HOST_V6,
     BORN_TIMESTAMP,
     CLUSTER,
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
+    HOST_FLAGS,
     INNER_BATCH,
     KEYS,
     LITE_TOPIC,
@@ -64,7 +64,6 @@ from mqspark.message import (
     REAL_TOPIC,
     RETRY_PREFIX,
     SHARDING_KEY,
-    STORE_HOST_V6,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
@@ -112,7 +111,7 @@ _MARKS_OF_MEMBERS = (b"TRAN_MSG", MULTI_QUEUE_OFFSET.encode())
 _KEYS, _WAIT, _SHARDING_KEY = mark(KEYS), mark(WAIT), mark(SHARDING_KEY)
 _BORN = mark(BORN_TIMESTAMP), mark(BORN_HOST)
 _WAIT_TRUE = f"{_WAIT}true"
-_BROKER_FLAGS = _UNAVAILABLE_FLAGS | BORN_HOST_V6 | STORE_HOST_V6
+_BROKER_FLAGS = _UNAVAILABLE_FLAGS | HOST_FLAGS
 
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.base.crc import crc32
-from mqspark.message import BORN_HOST_V6, STORE_HOST_V6
+from mqspark.message import HOST_FLAGS
 from mqspark.record.recordlayout import fields
 from mqspark.store.messages.members import HEAD_DTYPES
 from mqspark.store.queue.consumequeue import ConsumeQueue
@@ -31,7 +31,6 @@ _read_head = fields(
 ).unpack_from
 """Size, magic, CRC, queue id, queue offset, physical offset, system flag and body length, at their places in
 a record."""
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
 def are_surely_sound(
@@ -54,7 +53,7 @@ def are_surely_sound(
     good: npt.NDArray[np.bool_] = heads["position"] == starts + base
     good &= heads["size"] == ends - starts
     good &= heads["magic"] == queue.record_magic
-    good &= heads["sys_flag"] & _HOSTS_V6 == 0
+    good &= heads["sys_flag"] & HOST_FLAGS == 0
     good &= heads["queue_id"] == queue.queue_id
     good &= heads["queue_offset"] == offsets
     good &= (body_ends >= body_starts) & (properties <= ends)
@@ -92,7 +91,7 @@ def surely_sound(queue: ConsumeQueue | None) -> Callable[[memoryview, int, int, 
             and size == end - start
             and magic == expected_magic
             and queue_id == number
-            and not sys_flag & _HOSTS_V6
+            and not sys_flag & HOST_FLAGS
             and low <= high <= end - tail_bytes
             and read_tail(view, high) == (topic, end - high - tail_bytes)
             and crc32(view[low:high]) & 0x7FFFFFFF == crc
