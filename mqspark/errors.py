@@ -77,6 +77,11 @@ class ConfigError(MQError):
         super().__init__(_shortened(message))
         self.key = key
 
+    @classmethod
+    def of(cls, key: str, problem: str) -> ConfigError:
+        """Its text begins with the name of the setting."""
+        return cls(f"{key}: {problem}", key=key)
+
 
 class NoNameServer(ConfigError):
     def __init__(self, advice: str, *, key: str) -> None:

@@ -81,10 +81,10 @@ def _check_no_keys(names: Iterable[str]) -> None:
     """A catalog keeps options in clear, and a statement's text is logged. Raises ConfigError."""
     for name in names:
         if name.lower() in _KEYS:
-            raise ConfigError(
-                f"{_KEYS[name.lower()]}: no option of a table, whose options are kept and shown in clear; use the "
+            raise ConfigError.of(
+                _KEYS[name.lower()],
+                "no option of a table, whose options are kept and shown in clear; use the "
                 "environment (MQSPARK_SECRET_KEY) or the option credentialsFile",
-                key=_KEYS[name.lower()],
             )
 
 
@@ -94,7 +94,5 @@ def _parsed(text: object) -> dict[str, str]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ConfigError(
-            f"nameserver: the table's saved options are damaged: {str(text)[:200]!r}", key="nameserver"
-        )
+        raise ConfigError.of("nameserver", f"the table's saved options are damaged: {str(text)[:200]!r}")
     return found

@@ -63,13 +63,11 @@ class ReadOptions(QueueChoice):
         )
         ending = texts.offset_spec("ending", Position.LATEST, allow_earliest=False)
         if streaming and (given := texts.given("ending")):
-            raise ConfigError(f"{given}: a stream has no end; it is an option of batch reads", key=given)
+            raise ConfigError.of(given, "a stream has no end; it is an option of batch reads")
         strategy = texts.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         minimum, maximum = texts.positive("minPartitions"), texts.positive("maxPartitions")
         if minimum is not None and maximum is not None and minimum > maximum:
-            raise ConfigError(
-                f"minPartitions: {minimum} is more than maxPartitions={maximum}", key="minPartitions"
-            )
+            raise ConfigError.of("minPartitions", f"{minimum} is more than maxPartitions={maximum}")
         parsed = cls(
             nameserver=nameserver,
             topics=topics,
@@ -109,48 +107,40 @@ class ReadOptions(QueueChoice):
         if not streaming:
             for name in _TRIGGER_OPTIONS:
                 if texts.is_given(name):
-                    raise ConfigError(f"{name}: only a stream has triggers", key=name)
+                    raise ConfigError.of(name, "only a stream has triggers")
         most, least = self.max_offsets_per_trigger, self.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
-            raise ConfigError(
-                f"minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger={most}",
-                key="minOffsetsPerTrigger",
-            )
+            raise ConfigError.of("minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger={most}")
         if texts.is_given("maxTriggerDelay") and least is None:
-            raise ConfigError(
-                "maxTriggerDelay: limits the wait for minOffsetsPerTrigger; give that, too",
-                key="maxTriggerDelay",
+            raise ConfigError.of(
+                "maxTriggerDelay", "limits the wait for minOffsetsPerTrigger; give that, too"
             )
         if self.sql_filter is not None and self.tags:
-            raise ConfigError(
-                "sqlFilter: contradicts tags; write TAGS IN ('A', 'B') in the filter", key="sqlFilter"
-            )
+            raise ConfigError.of("sqlFilter", "contradicts tags; write TAGS IN ('A', 'B') in the filter")
         if self.payload_is_arrow:
             for name in ("columns", "includeProperties", "includeHeaders", "key"):
                 if texts.is_given(name):
-                    raise ConfigError(f"{name}: rows of payloadFormat=arrow have their own columns", key=name)
+                    raise ConfigError.of(name, "rows of payloadFormat=arrow have their own columns")
         if self.payload is not None and self.payload.mode == DEADLETTER:
             if not streaming:
-                raise ConfigError(
-                    f"mode: {DEADLETTER} is of streams; each action of a batch read would send the letters again",
-                    key="mode",
+                raise ConfigError.of(
+                    "mode",
+                    f"{DEADLETTER} is of streams; each action of a batch read would send the letters again",
                 )
             if self.group is None:
-                raise ConfigError(f"mode: {DEADLETTER} needs the option group", key="mode")
+                raise ConfigError.of("mode", f"{DEADLETTER} needs the option group")
         if self.payload is not None and self.keys:
-            raise ConfigError("key: a look-up returns bodies; leave out payloadFormat", key="key")
+            raise ConfigError.of("key", "a look-up returns bodies; leave out payloadFormat")
         if self.keys:
             if streaming:
-                raise ConfigError("key: a look-up is a batch read; a stream has no end", key="key")
+                raise ConfigError.of("key", "a look-up is a batch read; a stream has no end")
             if self.topics.pattern is not None or self.topics.assigned:
-                raise ConfigError("key: look-ups need the option topic", key="key")
+                raise ConfigError.of("key", "look-ups need the option topic")
             for name in ("tags", "sqlFilter", "archive", *_RANGE_OPTIONS):
                 if texts.is_given(name):
-                    raise ConfigError(f"{name}: does not go together with key", key=name)
+                    raise ConfigError.of(name, "does not go together with key")
         if self.archive is not None and (self.sql_filter is not None or self.tags):
-            raise ConfigError(
-                "archive: filters are evaluated by brokers; filter on the columns", key="archive"
-            )
+            raise ConfigError.of("archive", "filters are evaluated by brokers; filter on the columns")
 
 
 _RANGE_OPTIONS = tuple(
@@ -169,16 +159,16 @@ class StoreOptions(StoreChoice):
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> StoreOptions:
         texts = OptionTexts(options)
         if streaming:
-            raise ConfigError(
-                "store: a directory is read in batches; a stream needs the option nameserver", key="store"
+            raise ConfigError.of(
+                "store", "a directory is read in batches; a stream needs the option nameserver"
             )
         store = texts.text("store")
         if not store:
-            raise ConfigError("store: storePathRootDir, or the URL of a copy, is needed", key="store")
+            raise ConfigError.of("store", "storePathRootDir, or the URL of a copy, is needed")
         given = texts.given_topics()
         topics = texts.topics().names if given else ()
         if given and not topics:
-            raise ConfigError(f"{given}: a store is read by topic names", key=given)
+            raise ConfigError.of(given, "a store is read by topic names")
         end = texts.text("endingPosition")
         parsed = cls(
             log=texts.text("commitLog") or f"{store.rstrip('/')}/commitlog",
@@ -197,7 +187,7 @@ class StoreOptions(StoreChoice):
 def _lineage_job(texts: OptionTexts) -> str | None:
     name = texts.text("lineageJob")
     if name is not None and not 0 < len(name) <= _MAX_JOB:
-        raise ConfigError(f"lineageJob: a name of 1 to {_MAX_JOB} letters", key="lineageJob")
+        raise ConfigError.of("lineageJob", f"a name of 1 to {_MAX_JOB} letters")
     return name
 
 
@@ -209,9 +199,7 @@ def _compression(texts: OptionTexts) -> Compression | None:
     threshold = texts.bytes_size("compressionThreshold")
     if kind is None:
         if threshold is not None:
-            raise ConfigError(
-                "compressionThreshold: belongs to compression=zlib, lz4 or zstd", key="compressionThreshold"
-            )
+            raise ConfigError.of("compressionThreshold", "belongs to compression=zlib, lz4 or zstd")
         return None
     with told_of("compression"):
         compressor(kind)
@@ -225,7 +213,7 @@ def _compression(texts: OptionTexts) -> Compression | None:
 def _batch_bytes(texts: OptionTexts) -> int:
     size = texts.bytes_size("batchBytes") or BATCH_BYTES
     if size < LEAST_BATCH_BYTES:
-        raise ConfigError(f"batchBytes: 1k or more, not {texts.text('batchBytes')!r}", key="batchBytes")
+        raise ConfigError.of("batchBytes", f"1k or more, not {texts.text('batchBytes')!r}")
     return size
 
 
@@ -296,8 +284,8 @@ class WriteOptions(SendChoice):
         )
         texts.check_all_known("sink")
         if parsed.lineage_job is not None and topic is None:
-            raise ConfigError("lineageJob: needs the option topic", key="lineageJob")
+            raise ConfigError.of("lineageJob", "needs the option topic")
         for name in ("transactionId", "transactionBatch"):
             if texts.is_given(name) and not parsed.exactly_once:
-                raise ConfigError(f"{name}: belongs to deliveryGuarantee=exactly-once", key=name)
+                raise ConfigError.of(name, "belongs to deliveryGuarantee=exactly-once")
         return parsed

@@ -79,12 +79,8 @@ class OptionTexts:
             name = _ALIASES.get(key.lower(), key.lower())
             if name in self._values:
                 if key.lower() == "path" or self._spelled[name].lower() == "path":
-                    raise ConfigError(
-                        f"{key}: the topic is given twice, in load(...) and as an option", key=key
-                    )
-                raise ConfigError(
-                    f"{key}: means the same as {self._spelled[name]}; give one of them", key=key
-                )
+                    raise ConfigError.of(key, "the topic is given twice, in load(...) and as an option")
+                raise ConfigError.of(key, f"means the same as {self._spelled[name]}; give one of them")
             self._values[name] = str(value)
             self._spelled[name] = _SPELLINGS.get(key, key)
 
@@ -114,15 +110,13 @@ class OptionTexts:
         if unknown:
             ours = _KAFKAS.get(unknown[0].lower())
             if ours is not None:
-                raise ConfigError(
-                    f"{unknown[0]}: an option of Kafka's; {ours} is the one of the pymq {what}",
-                    key=unknown[0],
+                raise ConfigError.of(
+                    unknown[0], f"an option of Kafka's; {ours} is the one of the pymq {what}"
                 )
             known = sorted(self._seen.values(), key=str.lower)
             hint = did_you_mean(unknown[0], [*known, *self._other_names()])
-            raise ConfigError(
-                f"{unknown[0]}: not an option of the pymq {what}{hint or ';'} it knows {', '.join(known)}",
-                key=unknown[0],
+            raise ConfigError.of(
+                unknown[0], f"not an option of the pymq {what}{hint or ';'} it knows {', '.join(known)}"
             )
 
     def _other_names(self) -> list[str]:
@@ -138,12 +132,10 @@ class OptionTexts:
         for given in sorted(self._values.keys() - self._seen.keys()):
             spelled = self._spelled[given]
             if _KAFKAS.get(given) == name:
-                return ConfigError(f"{name}: {text}; {spelled!r} is Kafka's name for it", key=name)
+                return ConfigError.of(name, f"{text}; {spelled!r} is Kafka's name for it")
             if hint := did_you_mean(spelled, _MEANT.get(name, (name,))):
-                return ConfigError(
-                    f"{name}: {text}; {spelled!r} is given{hint.replace(';', ':', 1)}", key=name
-                )
-        return ConfigError(f"{name}: {text}", key=name)
+                return ConfigError.of(name, f"{text}; {spelled!r} is given{hint.replace(';', ':', 1)}")
+        return ConfigError.of(name, f"{text}")
 
     def nameserver(self) -> str:
         value = self.text("nameserver")
@@ -177,17 +169,15 @@ class OptionTexts:
         file = self.text(file_name)
         for name, value in ((access_name, access), (secret_name, secret)):
             if value is None and (access is not None or secret is not None or token is not None):
-                raise ConfigError(f"{name}: required with the other keys", key=name)
+                raise ConfigError.of(name, "required with the other keys")
         if file is None:
             return SigningOptions(
                 None if access is None or secret is None else Credentials(access, secret, token)
             )
         if access is not None:
-            raise ConfigError(f"{file_name}: contradicts {access_name}; give one of them", key=file_name)
+            raise ConfigError.of(file_name, f"contradicts {access_name}; give one of them")
         if not file.startswith("/"):
-            raise ConfigError(
-                f"{file_name}: an absolute path of the driver and the workers, not {file!r}", key=file_name
-            )
+            raise ConfigError.of(file_name, f"an absolute path of the driver and the workers, not {file!r}")
         return SigningOptions(file=file, option=file_name)
 
     def _secret(self, name: str) -> str | None:
@@ -195,7 +185,7 @@ class OptionTexts:
         self._seen[name.lower()] = name
         value = self._values.get(name.lower())
         if value is not None and not value:
-            raise ConfigError(f"{name}: empty", key=name)
+            raise ConfigError.of(name, "empty")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
@@ -203,7 +193,7 @@ class OptionTexts:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise ConfigError(f"{name}: true or false, not {value!r}", key=name)
+            raise ConfigError.of(name, f"true or false, not {value!r}")
         return value.lower() == "true"
 
     def number(self, name: str, default: int, *, lowest: int) -> int:
@@ -212,7 +202,7 @@ class OptionTexts:
             return default
         number = _whole(value)
         if number is None or number < lowest:
-            raise ConfigError(f"{name}: a whole number from {lowest} on, not {_shown(value)}", key=name)
+            raise ConfigError.of(name, f"a whole number from {lowest} on, not {_shown(value)}")
         return number
 
     def positive(self, name: str) -> int | None:
@@ -227,7 +217,7 @@ class OptionTexts:
         found = re.fullmatch(r"(\d+)\s*(?:([kmg])b?|b)?", value.lower())
         number = None if found is None else _whole(found[1])
         if found is None or not number:
-            raise ConfigError(f"{name}: a size like 1048576, 512k or 64m, not {_shown(value)}", key=name)
+            raise ConfigError.of(name, f"a size like 1048576, 512k or 64m, not {_shown(value)}")
         return number << {"k": 10, "m": 20, "g": 30, None: 0}[found[2]]
 
     def inflate_limits(self) -> InflateLimits:
@@ -244,7 +234,7 @@ class OptionTexts:
         found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", value.lower())
         number = None if found is None else _whole(found[1])
         if found is None or number is None:
-            raise ConfigError(f"{name}: a time like 500ms, 30s, 15m or 1h, not {_shown(value)}", key=name)
+            raise ConfigError.of(name, f"a time like 500ms, 30s, 15m or 1h, not {_shown(value)}")
         return number * {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}[found[2]]
 
     @staticmethod
@@ -254,7 +244,7 @@ class OptionTexts:
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         value = (self.text(name) or default).lower()
         if value not in choices:
-            raise ConfigError(f"{name}: one of {', '.join(choices)}, not {value!r}", key=name)
+            raise ConfigError.of(name, f"one of {', '.join(choices)}, not {value!r}")
         return value
 
     def tags(self) -> tuple[str, ...]:
@@ -263,7 +253,7 @@ class OptionTexts:
             return ()
         names = tuple(name for part in value.split("||") if (name := part.strip()))
         if not names or "*" in names:
-            raise ConfigError(f"tags: tags separated by '||', or '*' alone, not {value!r}", key="tags")
+            raise ConfigError.of("tags", f"tags separated by '||', or '*' alone, not {value!r}")
         return names
 
     def directories(self, name: str) -> tuple[str, ...] | None:
@@ -274,7 +264,7 @@ class OptionTexts:
         paths = tuple(path for part in value.split(",") if (path := part.strip()))
         for path in paths:
             if not path.startswith("/"):
-                raise ConfigError(f"{name}: absolute paths separated by commas, not {path!r}", key=name)
+                raise ConfigError.of(name, f"absolute paths separated by commas, not {path!r}")
         return paths
 
     def keys(self) -> tuple[str, ...]:
@@ -283,7 +273,7 @@ class OptionTexts:
         if value is None:
             return ()
         if not value:
-            raise ConfigError("key: a key, or several separated by spaces, not ''", key="key")
+            raise ConfigError.of("key", "a key, or several separated by spaces, not ''")
         return tuple(value.split())
 
     def sql_filter(self) -> str | None:
@@ -292,13 +282,13 @@ class OptionTexts:
         if value is None:
             return None
         if not value:
-            raise ConfigError("sqlFilter: an expression, not ''", key="sqlFilter")
+            raise ConfigError.of("sqlFilter", "an expression, not ''")
         from mqspark.filter.sql import compile_sql
 
         try:
             compile_sql(value)
         except InvalidFilter as error:
-            raise ConfigError(f"sqlFilter: {error}", key="sqlFilter") from None
+            raise ConfigError.of("sqlFilter", f"{error}") from None
         return value
 
     def topics(self) -> TopicSelection:
@@ -306,13 +296,11 @@ class OptionTexts:
         names, pattern, assign = self.text("topic"), self.text("topicPattern"), self.text("assign")
         if len(given) > 1:
             first, second = (self._spelled[name] for name in given[:2])
-            raise ConfigError(
-                f"{second}: contradicts {first}; give one of topic, topicPattern, assign", key=second
-            )
+            raise ConfigError.of(second, f"contradicts {first}; give one of topic, topicPattern, assign")
         if names is not None:
             listed = tuple(dict.fromkeys(name for part in names.split(",") if (name := part.strip())))
             if not listed:
-                raise ConfigError("topic: no topic is named", key="topic")
+                raise ConfigError.of("topic", "no topic is named")
             for name in listed:
                 _check_topic("topic", name)
             return TopicSelection(names=listed)
@@ -320,9 +308,7 @@ class OptionTexts:
             try:
                 re.compile(pattern)
             except (re.error, RecursionError, OverflowError) as error:
-                raise ConfigError(
-                    f"topicPattern: not a regular expression ({error})", key="topicPattern"
-                ) from None
+                raise ConfigError.of("topicPattern", f"not a regular expression ({error})") from None
             return TopicSelection(pattern=pattern)
         if assign is not None:
             return TopicSelection(assigned=_assigned(assign))
@@ -341,14 +327,12 @@ class OptionTexts:
         text, timestamp, by_timestamp = (self.text(name) for name in names)
         chosen = [name for name in names if name.lower() in self._values]
         if len(chosen) > 1:
-            raise ConfigError(f"{chosen[1]}: contradicts {chosen[0]}; give one of them", key=chosen[1])
+            raise ConfigError.of(chosen[1], f"contradicts {chosen[0]}; give one of them")
         option = chosen[0] if chosen else names[0]
         if timestamp is not None:
             timestamp_ms = _whole(timestamp)
             if timestamp_ms is None:
-                raise ConfigError(
-                    f"{option}: milliseconds since the epoch, not {_shown(timestamp)}", key=option
-                )
+                raise ConfigError.of(option, f"milliseconds since the epoch, not {_shown(timestamp)}")
             return OffsetSpec(option, default, timestamp_ms=timestamp_ms)
         if by_timestamp is not None:
             return OffsetSpec(option, default, timestamps_ms=_queue_numbers(option, by_timestamp, lowest=0))
@@ -358,9 +342,9 @@ class OptionTexts:
             offsets = _queue_numbers(option, text, lowest=EARLIEST_OFFSET)
             numbers = {number for queues in offsets.values() for number in queues.values()}
             if LATEST_OFFSET in numbers and not allow_latest:
-                raise ConfigError(f"{option}: -1 (latest) is no start of a batch read", key=option)
+                raise ConfigError.of(option, "-1 (latest) is no start of a batch read")
             if EARLIEST_OFFSET in numbers and not allow_earliest:
-                raise ConfigError(f"{option}: -2 (earliest) is no end", key=option)
+                raise ConfigError.of(option, "-2 (earliest) is no end")
             return OffsetSpec(option, default, offsets=offsets)
         allowed = {
             "earliest": allow_earliest,
@@ -369,10 +353,10 @@ class OptionTexts:
         }
         if not allowed.get(text.lower()):
             words = ", ".join(word for word, permitted in allowed.items() if permitted)
-            raise ConfigError(f"{option}: {words} or JSON, not {text!r}", key=option)
+            raise ConfigError.of(option, f"{words} or JSON, not {text!r}")
         position = Position(text.lower())
         if position is Position.GROUP and group is None:
-            raise ConfigError(f"{option}: group needs the option group", key=option)
+            raise ConfigError.of(option, "group needs the option group")
         return OffsetSpec(option, position)
 
 
@@ -399,9 +383,9 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{option}: not JSON ({error})", key=option) from None
+        raise ConfigError.of(option, f"not JSON ({error})") from None
     if not isinstance(value, dict) or not value:
-        raise ConfigError(f"{option}: a JSON object of topics is needed", key=option)
+        raise ConfigError.of(option, "a JSON object of topics is needed")
     for topic in value:
         _check_topic(option, topic)
     return value
@@ -411,13 +395,13 @@ def _queue_numbers(option: str, text: str, *, lowest: int) -> QueueTexts:
     numbers: QueueTexts = {}
     for topic, queues in _json_object(option, text).items():
         if not isinstance(queues, dict) or not queues:
-            raise ConfigError(f"{option}: topic {topic!r} needs an object of queues", key=option)
+            raise ConfigError.of(option, f"topic {topic!r} needs an object of queues")
         for queue, number in queues.items():
             _check_queue(option, queue)
             if isinstance(number, bool) or not isinstance(number, int) or not lowest <= number <= INT64_MAX:
-                raise ConfigError(
-                    f"{option}: {topic} {queue}: a whole number from {lowest} on is needed, not {_shown(number)}",
-                    key=option,
+                raise ConfigError.of(
+                    option,
+                    f"{topic} {queue}: a whole number from {lowest} on is needed, not {_shown(number)}",
                 )
         numbers[topic] = dict(queues)
     return numbers
@@ -427,7 +411,7 @@ def _assigned(text: str) -> dict[str, tuple[str, ...]]:
     assigned = {}
     for topic, queues in _json_object("assign", text).items():
         if not isinstance(queues, list) or not queues:
-            raise ConfigError(f"assign: topic {topic!r} needs a list of queues", key="assign")
+            raise ConfigError.of("assign", f"topic {topic!r} needs a list of queues")
         texts = tuple(dict.fromkeys(str(queue) for queue in queues))
         for queue in texts:
             _check_queue("assign", queue)
@@ -438,4 +422,4 @@ def _assigned(text: str) -> dict[str, tuple[str, ...]]:
 def _check_queue(option: str, queue: str) -> None:
     queue_id = _whole(queue.rpartition(":")[2])
     if queue_id is None or queue_id > INT32_MAX:
-        raise ConfigError(f"{option}: {_shown(queue)} is not a queue id, nor broker:queue id", key=option)
+        raise ConfigError.of(option, f"{_shown(queue)} is not a queue id, nor broker:queue id")

@@ -90,12 +90,10 @@ class PayloadOptions:
         if kind in (RAW, ARROW):
             for name in names:
                 if texts.is_given(name):
-                    raise ConfigError(f"{name}: belongs to payloadFormat=json, avro or protobuf", key=name)
+                    raise ConfigError.of(name, "belongs to payloadFormat=json, avro or protobuf")
             return None
         if parsed.register and (parsed.registry is None or not latest):
-            raise ConfigError(
-                "registerSchema: needs schemaRegistry, and no schemaVersion", key="registerSchema"
-            )
+            raise ConfigError.of("registerSchema", "needs schemaRegistry, and no schemaVersion")
         parsed._check(texts)
         return parsed
 
@@ -103,24 +101,24 @@ class PayloadOptions:
         for name in ("columnNameOfCorruptRecord", "messagePrefix"):
             value = texts.text(name)
             if value and (len(value) > _MAX_NAME or not _NAME.fullmatch(value)):
-                raise ConfigError(f"{name}: letters, digits and _, not {value[:_MAX_NAME]!r}", key=name)
+                raise ConfigError.of(name, f"letters, digits and _, not {value[:_MAX_NAME]!r}")
         given = [
             name for name in ("payloadSchema", "payloadSchemaFile", "schemaRegistry") if texts.is_given(name)
         ]
         if len(given) > 1:
-            raise ConfigError(f"{given[1]}: contradicts {given[0]}; give one of them", key=given[1])
+            raise ConfigError.of(given[1], f"contradicts {given[0]}; give one of them")
         if self.registry is None:
             for name in ("schemaSubject", "schemaVersion", *_OF_KEYS):
                 if texts.is_given(name):
-                    raise ConfigError(f"{name}: belongs to schemaRegistry", key=name)
+                    raise ConfigError.of(name, "belongs to schemaRegistry")
         else:
             _check_urls(self.registry)
         if self.format != PROTOBUF and self.message is not None:
-            raise ConfigError("payloadMessage: belongs to payloadFormat=protobuf", key="payloadMessage")
+            raise ConfigError.of("payloadMessage", "belongs to payloadFormat=protobuf")
         if self.format != JSON and not given:
-            raise ConfigError(
-                f"payloadSchema: required with payloadFormat={self.format}, or payloadSchemaFile, or schemaRegistry",
-                key="payloadSchema",
+            raise ConfigError.of(
+                "payloadSchema",
+                f"required with payloadFormat={self.format}, or payloadSchemaFile, or schemaRegistry",
             )
 
 
@@ -131,7 +129,7 @@ def _registry_keys(texts: OptionTexts) -> SigningOptions | None:
     if own == ENVIRONMENT:
         return None if choice == "none" else texts.signing()
     if texts.is_given("schemaCredentials"):
-        raise ConfigError("schemaCredentials: contradicts the keys of the registry", key="schemaCredentials")
+        raise ConfigError.of("schemaCredentials", "contradicts the keys of the registry")
     return own
 
 
@@ -142,9 +140,7 @@ def _check_urls(registry: str) -> None:
     try:
         checked_urls(registry)
     except ConfigError as error:
-        raise ConfigError(
-            f"schemaRegistry: {str(error).removeprefix('registry: ')}", key="schemaRegistry"
-        ) from None
+        raise ConfigError.of("schemaRegistry", f"{str(error).removeprefix('registry: ')}") from None
 
 
 _OF_KEYS = ("schemaCredentials", "schemaAccessKey", "schemaSecretKey", "schemaCredentialsFile")

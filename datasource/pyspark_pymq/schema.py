@@ -46,11 +46,11 @@ def checked_column(field: Any, expected: str | None) -> None:
         hint = "cast it after the load"
         if (found, expected) == ("timestamp_ntz", "timestamp"):
             hint = "write timestamp_ltz: spark.sql.timestampType says what timestamp means"
-        raise ConfigError(f"schema: column {field.name!r} is {expected}, not {found}; {hint}", key="schema")
+        raise ConfigError.of("schema", f"column {field.name!r} is {expected}, not {found}; {hint}")
     # Spark's workers compare nullability with the data, also of nested fields, which simpleString does not show.
     if not field.nullable or ":false" in field.dataType.json():
-        raise ConfigError(
-            f"schema: column {field.name!r} may be null, outside and inside; leave out NOT NULL", key="schema"
+        raise ConfigError.of(
+            "schema", f"column {field.name!r} may be null, outside and inside; leave out NOT NULL"
         )
 
 
@@ -60,14 +60,13 @@ def selected_columns(schema: Any) -> tuple[str, ...]:
     for field in schema.fields:
         expected = COLUMNS.get(field.name)
         if expected is None:
-            raise ConfigError(
-                f"schema: the pymq source has no column {field.name!r}; it has {', '.join(COLUMNS)}",
-                key="schema",
+            raise ConfigError.of(
+                "schema", f"the pymq source has no column {field.name!r}; it has {', '.join(COLUMNS)}"
             )
         checked_column(field, expected)
         if field.name in columns:
-            raise ConfigError(f"schema: column {field.name!r} is named twice", key="schema")
+            raise ConfigError.of("schema", f"column {field.name!r} is named twice")
         columns.append(field.name)
     if not columns:
-        raise ConfigError("schema: select at least one column", key="schema")
+        raise ConfigError.of("schema", "select at least one column")
     return tuple(columns)

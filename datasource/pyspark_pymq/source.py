@@ -57,9 +57,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             from pyspark_pymq.typed.typedcolumns import columns_of_source
 
             if saved is not None:
-                raise ConfigError(
-                    "payloadFormat: a table has the columns of messages; make a view of a read",
-                    key="payloadFormat",
+                raise ConfigError.of(
+                    "payloadFormat", "a table has the columns of messages; make a view of a read"
                 )
             return columns_of_source(payload, columns_of(options), _one_topic(options))
         if "store" not in options and payload_format(OptionTexts(options)) == ARROW:
@@ -141,10 +140,10 @@ def _selected(options: Mapping[str, str], schema: StructType) -> tuple[str, ...]
 
     columns = selected_columns(schema)
     if "columns" in options and columns != (chosen := columns_of(options)):
-        raise ConfigError(
-            f"columns: selects {', '.join(chosen)}, but .schema(...) or the table has {', '.join(columns)}; give one "
+        raise ConfigError.of(
+            "columns",
+            f"selects {', '.join(chosen)}, but .schema(...) or the table has {', '.join(columns)}; give one "
             "of them",
-            key="columns",
         )
     return columns
 

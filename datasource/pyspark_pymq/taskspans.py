@@ -48,9 +48,9 @@ class TaskSpans:
         try:
             from opentelemetry import context, propagate, trace
         except ImportError:
-            raise ConfigError(
-                "openTelemetry: needs opentelemetry-api on the driver and the workers: pip install 'mqspark[otel]'",
-                key="openTelemetry",
+            raise ConfigError.of(
+                "openTelemetry",
+                "needs opentelemetry-api on the driver and the workers: pip install 'mqspark[otel]'",
             ) from None
         self._context, self._trace, self._propagate = context, trace, propagate
         self._tracer = trace.get_tracer("mqspark.spark", tracer_provider=provider)

@@ -282,11 +282,11 @@ def check(options: ArchiveOptions) -> list[LogFile]:
         try:
             re.compile(options.topics)
         except re.error as error:
-            raise ConfigError(
-                f"topics: {options.topics!r} is not a regular expression: {error}", key="topics"
+            raise ConfigError.of(
+                "topics", f"{options.topics!r} is not a regular expression: {error}"
             ) from None
     if options.commit_bytes <= 0:
-        raise ConfigError("commit_bytes: must be positive", key="commit_bytes")
+        raise ConfigError.of("commit_bytes", "must be positive")
     return find_log(options.commit_log or join(options.store, "commitlog"))
 
 
@@ -317,11 +317,11 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
     low = proved[-1].high if proved else log[0].start
     if low < log[0].start:
         if not options.allow_gap:
-            raise ConfigError(
-                f"store: the log begins at {log[0].start}, the archive ends at {low}: the messages between were"
+            raise ConfigError.of(
+                "store",
+                f"the log begins at {log[0].start}, the archive ends at {low}: the messages between were"
                 " deleted and cannot be archived. With --allow-gap the job continues, and readers of the archive"
                 " begin after the gap",
-                key="store",
             )
         note_gap(options.archive, options.broker, log[0].start)
         low = max(log[0].start, load_manifests(options.archive, options.broker)[-1].high)

@@ -80,7 +80,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
             _parser().parse_args(list(arguments))
     except SystemExit:
         text = said.getvalue().strip().rpartition("\n")[2]
-        raise ConfigError(f"options: {text.partition('error: ')[2] or text}", key="options") from None
+        raise ConfigError.of("options", f"{text.partition('error: ')[2] or text}") from None
 
 
 class _JvmErrors:
@@ -186,7 +186,7 @@ def _tables(parser: argparse.ArgumentParser) -> None:
         from mqspark_jobs.tables.tablekeeper import TablesOptions
 
         if options.interval_ms < 0:
-            raise ConfigError("interval_ms: must not be negative", key="interval_ms")
+            raise ConfigError.of("interval_ms", "must not be negative")
         directory = _chosen(options, options.names)
         wanted = TablesOptions(
             directory, tuple(options.names), options.once, options.interval_ms, options.metrics
@@ -209,7 +209,7 @@ def _table_upkeep(parser: argparse.ArgumentParser) -> None:
         from mqspark_jobs.tables import tableupkeep
 
         if not 0 <= options.retention_hours < 1e6:
-            raise ConfigError("retention_hours: 0 to 1000000", key="retention_hours")
+            raise ConfigError.of("retention_hours", "0 to 1000000")
         directory = _chosen(options, options.names)
         wanted = tableupkeep.UpkeepOptions(directory, tuple(options.names), options.retention_hours)
         return lambda spark, progress: tableupkeep.upkeep(wanted, spark, progress)

@@ -134,10 +134,10 @@ def plan_queue(
 def check(options: CompactOptions) -> None:
     """Raises ConfigError for a directory that is not a store and for an unknown topic."""
     if not (options.store / "consumequeue").is_dir():
-        raise ConfigError(f"store: {options.store} is not a store", key="store")
+        raise ConfigError.of("store", f"{options.store} is not a store")
     for topic in options.topics:
         if not path_below(options.store / "consumequeue", topic).is_dir():
-            raise ConfigError(f"topic: the store has no queues of {topic}", key="topic")
+            raise ConfigError.of("topic", f"the store has no queues of {topic}")
     if not 0 <= options.min_dirty_ratio <= 1 or options.delete_retention_ms < 0:
         raise ConfigError(
             "min_dirty_ratio is between 0 and 1, delete_retention_ms not negative", key="min_dirty_ratio"

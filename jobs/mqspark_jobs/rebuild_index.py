@@ -64,7 +64,7 @@ def check(options: RebuildOptions) -> None:
     """Raises ConfigError for a directory that is not a store, StoreCorrupt for one that a restore has not finished;
     nothing is written to it."""
     if not options.store.is_dir():
-        raise ConfigError(f"store: {options.store} is not a directory", key="store")
+        raise ConfigError.of("store", f"{options.store} is not a directory")
     refuse_unfinished(StorePaths(options.store), OsFiles())
     find_log(options.commit_log or str(StorePaths(options.store).commit_log))
 

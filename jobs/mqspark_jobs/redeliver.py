@@ -270,15 +270,13 @@ def _redriven(options: DlqOptions, spark: SparkSession, progress: ProgressLine) 
             "foreign": {origin: origins[origin] for origin in foreign},
         }
     if None in origins and options.target is None:
-        raise ConfigError(
-            f"target: {origins[None]} dead letters do not name their original topic", key="target"
-        )
+        raise ConfigError.of("target", f"{origins[None]} dead letters do not name their original topic")
     if foreign:
         names = ", ".join(printable(origin, 80) for origin in foreign[:_NAMED])
-        raise ConfigError(
-            f"origin: some dead letters say that they come from topics that {options.group} does not consume: {names};"
+        raise ConfigError.of(
+            "origin",
+            f"some dead letters say that they come from topics that {options.group} does not consume: {names};"
             " --origin sends those of one topic again",
-            key="origin",
         )
     state["pending"] = pending
     _save(url, state)
@@ -326,8 +324,8 @@ def _begun(options: DlqOptions) -> dict[str, Any]:
     earlier = _load(join(options.state, f"{replace(options, to='topic').name}.json"))
     if earlier is not None and options.to == "group" and options.target is None:
         if earlier["pending"] is not None:
-            raise ConfigError(
-                "to: a run to the original topics has not ended; repeat it with --to topic", key="to"
+            raise ConfigError.of(
+                "to", "a run to the original topics has not ended; repeat it with --to topic"
             )
         state["done"] = earlier["done"]
     return state

@@ -65,10 +65,10 @@ def named_columns(names: Iterable[str], default: tuple[str, ...]) -> tuple[str, 
     named: list[str] = []
     for name in names:
         if name != "*" and name not in COLUMNS:
-            raise ConfigError(
-                f"columns: names separated by commas, and * for {', '.join(default)}; {name!r} is none of "
+            raise ConfigError.of(
+                "columns",
+                f"names separated by commas, and * for {', '.join(default)}; {name!r} is none of "
                 f"{', '.join(COLUMNS)}",
-                key="columns",
             )
         named += default if name == "*" else (name,)
     return tuple(dict.fromkeys(named))

@@ -28,7 +28,7 @@ class SigningOptions:
         try:
             return Credentials.from_file(self.file, private=True)
         except ConfigError as error:
-            raise ConfigError(f"{self.option}: {error}", key=self.option) from None
+            raise ConfigError.of(self.option, f"{error}") from None
 
 
 ENVIRONMENT = SigningOptions()

@@ -50,10 +50,10 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
         try:
             to_arrow_schema(StructType([field]), **options)
         except (PySparkException, ValueError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"payloadFormat: column {field.name!r} cannot be {field.dataType.simpleString()}, which Spark and Arrow"
+            raise ConfigError.of(
+                "payloadFormat",
+                f"column {field.name!r} cannot be {field.dataType.simpleString()}, which Spark and Arrow"
                 f" do not exchange ({error}); cast it, or leave it out",
-                key="payloadFormat",
             ) from None
     return to_arrow_schema(schema, **options)
 
@@ -67,10 +67,10 @@ def spark_schema_of(schema: pa.Schema) -> StructType:
         try:
             from_arrow_schema(pa.schema([field]))
         except PySparkException as error:
-            raise ConfigError(
-                f"payloadFormat: Spark has no type for column {field.name!r} of the newest message, {field.type}"
+            raise ConfigError.of(
+                "payloadFormat",
+                f"Spark has no type for column {field.name!r} of the newest message, {field.type}"
                 f" ({error}); give the columns by .schema(...), with another type or without it",
-                key="payloadFormat",
             ) from None
     return from_arrow_schema(schema)
 
@@ -210,9 +210,8 @@ def newest_schema(options: ReadOptions) -> pa.Schema:
     finally:
         cluster.client.close()
     if newest is None:
-        raise ConfigError(
-            "payloadFormat: the topic has no message yet that tells its columns; give them by .schema(...)",
-            key="payloadFormat",
+        raise ConfigError.of(
+            "payloadFormat", "the topic has no message yet that tells its columns; give them by .schema(...)"
         )
     return newest
 
@@ -230,7 +229,7 @@ def _last_message(
         with pa.ipc.open_stream(messages[-1].body) as stream:
             return messages[-1].store_timestamp_ms, stream.schema
     except (pa.ArrowException, InvalidMessage, OSError) as error:
-        raise ConfigError(
-            f"payloadFormat: the last of queue {queue.queue_id} of {queue.topic} is no Arrow stream ({error})",
-            key="payloadFormat",
+        raise ConfigError.of(
+            "payloadFormat",
+            f"the last of queue {queue.queue_id} of {queue.topic} is no Arrow stream ({error})",
         ) from None

@@ -72,7 +72,7 @@ class TypedBodies:
             else:
                 body.add(field)
         if not body.fields:
-            raise ConfigError("payloadFormat: no column is left for the body", key="payloadFormat")
+            raise ConfigError.of("payloadFormat", "no column is left for the body")
         arrow = arrow_schema_of(body.toNullable())
         if options.format == JSON:
             from mqspark.arrow.payload.jsonbodies import JsonBodies
@@ -82,7 +82,7 @@ class TypedBodies:
         try:
             texts, protobuf, prefix = _schema_of(options, arrow, topic)
         except InvalidSchema as error:
-            raise ConfigError(f"{key}: {error.problem}", key=key) from None
+            raise ConfigError.of(key, f"{error.problem}") from None
         return cls(options.format, texts, protobuf, prefix, arrow, message), left.add("value", BinaryType())
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,7 +169,7 @@ def _named(options: PayloadOptions, body: pa.Schema, topic: str | None) -> tuple
     try:
         return registered_schemas(options).registered(subject, kind, schema.text), schema
     except (SchemaRefused, NoSchemaRegistry) as error:
-        raise ConfigError(f"registerSchema: {subject}: {error}", key="registerSchema") from None
+        raise ConfigError.of("registerSchema", f"{subject}: {error}") from None
 
 
 def _text_of(kind: str, body: pa.Schema, name: str) -> str:

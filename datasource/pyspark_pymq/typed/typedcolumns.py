@@ -65,10 +65,10 @@ def _ddl_type(kind: str) -> str:
 def _ddl(options: PayloadOptions) -> str:
     text = schema_text(options).strip().rstrip(",")
     if not text:
-        raise ConfigError(
-            "payloadSchema: required with payloadFormat=json, as DDL like 'id bigint, price double' or as a JSON "
+        raise ConfigError.of(
+            "payloadSchema",
+            "required with payloadFormat=json, as DDL like 'id bigint, price double' or as a JSON "
             "Schema; or give schemaRegistry, or the columns by .schema(...)",
-            key="payloadSchema",
         )
     return text
 
@@ -139,7 +139,7 @@ def registered_schema(options: PayloadOptions, topic: str | None, kind: str) -> 
             raise InvalidSchema(f"it is a schema of type {schema.kind}, not {kind}", kind=kind)
     except (InvalidSchema, SchemaRefused, NoSchemaRegistry) as error:
         text = error.problem if isinstance(error, InvalidSchema) else str(error)
-        raise ConfigError(f"schemaRegistry: {subject}: {text}", key="schemaRegistry") from None
+        raise ConfigError.of("schemaRegistry", f"{subject}: {text}") from None
     return number, schema
 
 
@@ -163,7 +163,7 @@ def given_protobuf(options: PayloadOptions) -> ProtobufSource:
     """The schema of the option or the file. Raises ConfigError, InvalidSchema."""
     if options.schema is None and not str(options.schema_file).endswith(".proto"):
         if options.message is None:
-            raise ConfigError("payloadMessage: required with a set of descriptors", key="payloadMessage")
+            raise ConfigError.of("payloadMessage", "required with a set of descriptors")
         return ProtobufSource(_file(options), options.message)
     return protobuf_source(parse(PROTOBUF_SCHEMA, schema_text(options)), options.message)
 
@@ -185,7 +185,7 @@ def schema_text(options: PayloadOptions) -> str:
     try:
         return _file(options).decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"payloadSchemaFile: {error}", key="payloadSchemaFile") from None
+        raise ConfigError.of("payloadSchemaFile", f"{error}") from None
 
 
 def _file(options: PayloadOptions) -> bytes:
@@ -193,15 +193,15 @@ def _file(options: PayloadOptions) -> bytes:
         with open(str(options.schema_file), "rb") as file:
             found = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"payloadSchemaFile: {error}", key="payloadSchemaFile") from None
+        raise ConfigError.of("payloadSchemaFile", f"{error}") from None
     if len(found) > _MAX_FILE_BYTES:
-        raise ConfigError(f"payloadSchemaFile: more than {_MAX_FILE_BYTES} bytes", key="payloadSchemaFile")
+        raise ConfigError.of("payloadSchemaFile", f"more than {_MAX_FILE_BYTES} bytes")
     return found
 
 
 def refused(error: InvalidSchema, options: PayloadOptions) -> ConfigError:
     key = "schemaRegistry" if options.registry else "payloadSchema"
-    return ConfigError(f"{key}: {error}", key=key)
+    return ConfigError.of(key, f"{error}")
 
 
 def subject_of(options: PayloadOptions, topic: str | None) -> str:
@@ -209,7 +209,7 @@ def subject_of(options: PayloadOptions, topic: str | None) -> str:
     if options.subject is not None:
         return options.subject
     if topic is None:
-        raise ConfigError("schemaSubject: required unless one topic is read", key="schemaSubject")
+        raise ConfigError.of("schemaSubject", "required unless one topic is read")
     return f"{topic}-value"
 
 
@@ -265,13 +265,11 @@ def descriptor_of(source: ProtobufSource) -> Any:
             pool.Add(file)
         return pool.FindMessageTypeByName(source.message)
     except (DecodeError, TypeError) as error:
-        raise ConfigError(
-            f"payloadSchemaFile: no set of descriptors with all imports ({error})", key="payloadSchemaFile"
+        raise ConfigError.of(
+            "payloadSchemaFile", f"no set of descriptors with all imports ({error})"
         ) from None
     except KeyError:
-        raise ConfigError(
-            f"payloadMessage: the schema has no message {source.message!r}", key="payloadMessage"
-        ) from None
+        raise ConfigError.of("payloadMessage", f"the schema has no message {source.message!r}") from None
 
 
 class TaskLetters(Protocol):
@@ -323,10 +321,10 @@ class TypedRows:
         seen: set[str] = set()
         for field in schema.fields:
             if field.name.lower() in seen:
-                raise ConfigError(
-                    f"payloadSchema: a column {field.name!r} is there twice, of the message and of its body perhaps; "
+                raise ConfigError.of(
+                    "payloadSchema",
+                    f"a column {field.name!r} is there twice, of the message and of its body perhaps; "
                     "give messagePrefix, or leave it out by columns",
-                    key="payloadSchema",
                 )
             seen.add(field.name.lower())
             if field.name in ours:
@@ -358,15 +356,14 @@ class TypedRows:
         for field in self._body_fields():
             place = found.get_field_index(field.name)
             if place < 0:
-                raise ConfigError(
-                    f"schema: the body has no column {field.name!r}; it has {', '.join(found.names)[:500]}",
-                    key="schema",
+                raise ConfigError.of(
+                    "schema", f"the body has no column {field.name!r}; it has {', '.join(found.names)[:500]}"
                 )
             if found.field(place).type != field.type:
-                raise ConfigError(
-                    f"schema: column {field.name!r} is {found.field(place).type} in the body, not {field.type}; cast "
+                raise ConfigError.of(
+                    "schema",
+                    f"column {field.name!r} is {found.field(place).type} in the body, not {field.type}; cast "
                     "it after the load",
-                    key="schema",
                 )
 
     @property

@@ -53,10 +53,10 @@ def write_outcome(journal: Journal, batch: int, frame: DataFrame, evaluate: Eval
         is_new = not journal.was_begun(batch)
         if is_new and _died(lambda: _write(evaluate(frame, False), join(url, WHOLE))) is None:
             if not journal.is_written(batch):
-                raise ConfigError(
-                    f"checkpoint: Spark has written {url}, and it is not there for Python; give the scheme of the file"
+                raise ConfigError.of(
+                    "checkpoint",
+                    f"Spark has written {url}, and it is not there for Python; give the scheme of the file"
                     " system, too (file:///..., s3a://...)",
-                    key="checkpoint",
                 )
             return
         trial = Trial()  # now, or when the driver died in this batch

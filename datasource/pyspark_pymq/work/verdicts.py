@@ -47,9 +47,8 @@ def duration_ms(name: str, value: object) -> int:
         if found is not None:
             delay_ms = int(found[1]) * _UNITS_MS[found[2]]
     if not 0 <= delay_ms <= MAX_DELAY_MS:
-        raise ConfigError(
-            f"{name}: seconds, or a time like 500ms, 30s, 15m or 1h, up to 3 days, not {value!r:.80}",
-            key=name,
+        raise ConfigError.of(
+            name, f"seconds, or a time like 500ms, 30s, 15m or 1h, up to 3 days, not {value!r:.80}"
         )
     return delay_ms
 
@@ -121,14 +120,12 @@ class Policy:
             or not isinstance(max_attempts, int)
             or not 1 <= max_attempts < 1 << 20
         ):
-            raise ConfigError(
-                f"max_attempts: a whole number from 1 on, not {max_attempts!r:.80}", key="max_attempts"
-            )
+            raise ConfigError.of("max_attempts", f"a whole number from 1 on, not {max_attempts!r:.80}")
         if delays is None:
             return cls(max_attempts, None)
         parts = delays.split() if isinstance(delays, str) else list(delays)
         if not parts:
-            raise ConfigError("delays: name at least one, or leave them out", key="delays")
+            raise ConfigError.of("delays", "name at least one, or leave them out")
         return cls(max_attempts, tuple(duration_ms("delays", part) for part in parts))
 
     def kind(self, failure: Failure, attempt: int) -> str:

@@ -100,20 +100,20 @@ class WorkQueue:
         **options: str,
     ) -> None:
         if getattr(spark, "_sc", None) is None:
-            raise ConfigError(
-                "spark: a work queue needs a session of its own process, not Spark Connect", key="spark"
+            raise ConfigError.of(
+                "spark", "a work queue needs a session of its own process, not Spark Connect"
             )
         check_group(group)
         if ordered not in (None, "key", "queue"):
-            raise ConfigError(f"ordered: 'key', 'queue' or None, not {ordered!r:.80}", key="ordered")
+            raise ConfigError.of("ordered", f"'key', 'queue' or None, not {ordered!r:.80}")
         for name in options:
             if name.lower() in _OURS | {"payloadformat"}:
-                raise ConfigError(f"{name}: not an option of a work queue's source", key=name)
+                raise ConfigError.of(name, "not an option of a work queue's source")
         topics = [name.strip() for name in topic.split(",") if name.strip()]
         for name in topics:
             check_topic(name)
         if not topics:
-            raise ConfigError("topic: no topic is named", key="topic")
+            raise ConfigError.of("topic", "no topic is named")
         self._spark = spark
         self._nameserver = nameserver
         self._topics = topics
@@ -175,9 +175,7 @@ class WorkQueue:
         null for success), a row for each message, says which messages failed. If the function raises, the halves of
         its batch are tried, so it should have no effects of its own."""
         if self._ordered is not None:
-            raise ConfigError(
-                "ordered: goes with for_each and map, which see one message at a time", key="ordered"
-            )
+            raise ConfigError.of("ordered", "goes with for_each and map, which see one message at a time")
         results = _result_columns(schema)
         form = ArrowFunction(function, _arrow_struct(results))
         return self._start(self._calls(form, results), results, sink, checkpoint, trigger, name)
@@ -195,9 +193,7 @@ class WorkQueue:
         a message, and the column ``message`` of its input, which says which message a row is of. The other columns
         are the results."""
         if self._ordered is not None:
-            raise ConfigError(
-                "ordered: goes with for_each and map, which see one message at a time", key="ordered"
-            )
+            raise ConfigError.of("ordered", "goes with for_each and map, which see one message at a time")
         results = self._results_of(function)
         policy = self._policy
 
@@ -349,9 +345,7 @@ class WorkQueue:
                 )
         results = StructType([each for each in returned.schema if each.name not in (ERROR, "message")])
         if not results.fields:
-            raise ConfigError(
-                "function: the DataFrame that it returns has no columns of results", key="function"
-            )
+            raise ConfigError.of("function", "the DataFrame that it returns has no columns of results")
         return results.toNullable()
 
 

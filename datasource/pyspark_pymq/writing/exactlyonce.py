@@ -236,7 +236,6 @@ def check_brokers(client: BlockingClient, topic: str) -> None:
 
 def _check_broker(client: BlockingClient, name: str, address: str) -> None:
     if "mqsparkStoreNonce" not in client.runtime_info(address):
-        raise ConfigError(
-            f"deliveryGuarantee: exactly-once needs mqspark brokers; {name} is another one",
-            key="deliveryGuarantee",
+        raise ConfigError.of(
+            "deliveryGuarantee", f"exactly-once needs mqspark brokers; {name} is another one"
         )

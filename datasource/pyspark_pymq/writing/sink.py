@@ -44,9 +44,9 @@ class _SinkWriter(PickledToTask):
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise ConfigError(
-                'mode: a topic is only appended to; use mode("append"), or outputMode("append") for a stream',
-                key="mode",
+            raise ConfigError.of(
+                "mode",
+                'a topic is only appended to; use mode("append"), or outputMode("append") for a stream',
             )
         begin_task()
         self._options = options
@@ -89,7 +89,7 @@ class _SinkWriter(PickledToTask):
         """The columns to send. Raises ConfigError."""
         if options.payload_is_arrow:
             if options.topic is None:
-                raise ConfigError("topic: required with payloadFormat=arrow, as an option", key="topic")
+                raise ConfigError.of("topic", "required with payloadFormat=arrow, as an option")
             from pyspark_pymq.typed.arrowrows import arrow_schema_of
 
             arrow_schema_of(schema.toNullable())  # as readers have it: what nobody could read is not written
@@ -164,10 +164,10 @@ class BatchWriter(_SinkWriter, DataSourceArrowWriter):  # type: ignore[misc]
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         # In foreachBatch the query's id would be enough for one write, but not for two.
         if options.exactly_once and options.transaction_id is None:
-            raise ConfigError(
-                "transactionId: an exactly-once batch write needs a name and a transactionBatch of its own, so that "
+            raise ConfigError.of(
+                "transactionId",
+                "an exactly-once batch write needs a name and a transactionBatch of its own, so that "
                 "running it again is recognised",
-                key="transactionId",
             )
         super().__init__(options, schema, overwrite)
 
@@ -186,9 +186,8 @@ class StreamWriter(_SinkWriter, DataSourceStreamArrowWriter):  # type: ignore[mi
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if options.transaction_batch is not None:
-            raise ConfigError(
-                "transactionBatch: a stream numbers its batches itself; it is an option of batch writes",
-                key="transactionBatch",
+            raise ConfigError.of(
+                "transactionBatch", "a stream numbers its batches itself; it is an option of batch writes"
             )
         super().__init__(options, schema, overwrite)
 

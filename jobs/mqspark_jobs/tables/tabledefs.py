@@ -112,34 +112,29 @@ class TableState(msgspec.Struct, frozen=True):
 def check_definition(definition: TableDefinition) -> None:
     """Raises ConfigError or IllegalName for what cannot be a table."""
     if _NAME.fullmatch(definition.name) is None:
-        raise ConfigError(
-            f"name: {definition.name!r} is not 1 to 100 of the characters A-Z a-z 0-9 _ -", key="name"
-        )
+        raise ConfigError.of("name", f"{definition.name!r} is not 1 to 100 of the characters A-Z a-z 0-9 _ -")
     check_topic(definition.topic)
     check_group(definition.group)
     parse_addresses(definition.nameserver, key="nameserver", required=True)
     if not definition.url.strip("/") or any(each in definition.url for each in "`\n\r\0"):
-        raise ConfigError(f"to: {definition.url!r} is no place for a table", key="to")
+        raise ConfigError.of("to", f"{definition.url!r} is no place for a table")
     if definition.catalog_name and _CATALOG_NAME.fullmatch(definition.catalog_name) is None:
-        raise ConfigError(
-            f"catalog_name: {definition.catalog_name[:400]!r} is not one to three names with dots between, each 1"
+        raise ConfigError.of(
+            "catalog_name",
+            f"{definition.catalog_name[:400]!r} is not one to three names with dots between, each 1"
             " to 100 of the characters A-Z a-z 0-9 _",
-            key="catalog_name",
         )
     for name in definition.options:
         low = name.lower()
         if low in _MANAGED or low.startswith(_MANAGED_BEGINNINGS):
-            raise ConfigError(f"{name}: is not an option of a table", key=name)
+            raise ConfigError.of(name, "is not an option of a table")
     parsed = ReadOptions.parse({**definition.options, **place_options(definition)}, streaming=True)
     if parsed.payload_is_arrow:
-        raise ConfigError(
-            "payloadFormat: rows of Arrow messages have no offsets of their own, which a table needs",
-            key="payloadFormat",
+        raise ConfigError.of(
+            "payloadFormat", "rows of Arrow messages have no offsets of their own, which a table needs"
         )
     if definition.is_typed and not any(name.lower() in _OF_SCHEMAS for name in definition.options):
-        raise ConfigError(
-            "payloadSchema: required, or payloadSchemaFile or schemaRegistry", key="payloadSchema"
-        )
+        raise ConfigError.of("payloadSchema", "required, or payloadSchemaFile or schemaRegistry")
 
 
 def place_options(definition: TableDefinition) -> dict[str, str]:
@@ -181,7 +176,7 @@ class TableDirectory:
         try:
             data = read_bytes(str(self._file(name, "json")), _MAX_DEFINITION_BYTES)
         except FileNotFoundError:
-            raise ConfigError(f"name: there is no table {name} in {self.path}", key="name") from None
+            raise ConfigError.of("name", f"there is no table {name} in {self.path}") from None
         try:
             found = msgspec.json.decode(data, type=TableDefinition)
             check_definition(found)
@@ -197,12 +192,12 @@ class TableDirectory:
         with self._alone():
             names = self.names()
             if definition.name in names:
-                raise ConfigError(f"name: there is a table {definition.name} already", key="name")
+                raise ConfigError.of("name", f"there is a table {definition.name} already")
             if len(names) >= MAX_TABLES:
-                raise ConfigError(f"name: {self.path} has {MAX_TABLES} tables, the most", key="name")
+                raise ConfigError.of("name", f"{self.path} has {MAX_TABLES} tables, the most")
             for other in self.all():
                 if _touches(definition, other):
-                    raise ConfigError(f"to: {other.url} is the place of the table {other.name}", key="to")
+                    raise ConfigError.of("to", f"{other.url} is the place of the table {other.name}")
             self._save(definition)
 
     def change(self, name: str, **fields: Any) -> TableDefinition:

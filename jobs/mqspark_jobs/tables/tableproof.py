@@ -32,7 +32,7 @@ def verify(directory: TableDirectory, name: str, spark: SparkSession, progress: 
     definition = directory.load(name)
     version = newest_version(definition.url)
     if version.record is None:
-        raise ConfigError(f"name: the table {name} has no complete batch", key="name")
+        raise ConfigError.of("name", f"the table {name} has no complete batch")
     ends = version.record.ends
     firsts = _comparable(definition, ends)
     progress.show("compares", 0, len(firsts), "queues")

@@ -19,10 +19,10 @@ def bounded_ranges(cluster: ClusterQueues, choice: QueueChoice) -> list[QueueRan
         option = choice.ending.option
         for queue in queues:
             if end[queue] < start[queue]:
-                raise ConfigError(
-                    f"{option}: queue {queue.queue_id} of {queue.topic} would end at {end[queue]}, before its "
+                raise ConfigError.of(
+                    option,
+                    f"queue {queue.queue_id} of {queue.topic} would end at {end[queue]}, before its "
                     f"start {start[queue]}",
-                    key=option,
                 )
     ranges = [QueueRange(queue, start[queue], end[queue]) for queue in queues if end[queue] > start[queue]]
     return cluster.check_not_expired(ranges)

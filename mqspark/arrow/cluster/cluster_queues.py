@@ -139,10 +139,10 @@ class ClusterQueues:
         check_kind(topic, is_static=route.is_static, begun=(_is_logic(queue) for queue in begun))
         if route.is_static:
             if self.archive is not None:
-                raise ConfigError(
-                    f"archive: topic {topic} is static, and an archive has the offsets of its physical queues; read it "
+                raise ConfigError.of(
+                    "archive",
+                    f"topic {topic} is static, and an archive has the offsets of its physical queues; read it "
                     "without the option",
-                    key="archive",
                 )
             return self._logic.adopt(topic, route, begun)
         here = {}
@@ -197,7 +197,7 @@ class ClusterQueues:
         for text in texts:
             meant = _queues_named(here, text)
             if not meant and not _queues_named(begun, text):
-                raise ConfigError(f"assign: topic {topic} has no queue {text!r}", key="assign")
+                raise ConfigError.of("assign", f"topic {topic} has no queue {text!r}")
             what = f"queue {text} of topic {topic}"
             if meant:
                 self._reported.discard(what)
@@ -320,10 +320,10 @@ class ClusterQueues:
         if is_start and not self._options.unmatched_timestamp_is_latest:
             for queue, offset in found.items():
                 if offset >= latest[queue]:
-                    raise ConfigError(
-                        f"{spec.option}: {_name(queue)} has no message from {times_ms[queue]} on; "
+                    raise ConfigError.of(
+                        spec.option,
+                        f"{_name(queue)} has no message from {times_ms[queue]} on; "
                         "startingOffsetsByTimestampStrategy=latest starts such queues at their end",
-                        key=spec.option,
                     )
         return found
 
@@ -334,21 +334,19 @@ class ClusterQueues:
             for text, number in by_text.items():
                 meant = _queues_named([queue for queue in queues if queue.topic == topic], text)
                 if not meant:
-                    raise ConfigError(
-                        f"{option}: the read has no queue {text!r} of topic {topic!r}", key=option
-                    )
+                    raise ConfigError.of(option, f"the read has no queue {text!r} of topic {topic!r}")
                 if len(meant) > 1:
-                    raise ConfigError(
-                        f"{option}: queue {text!r} of {topic!r} is on several brokers; write "
+                    raise ConfigError.of(
+                        option,
+                        f"queue {text!r} of {topic!r} is on several brokers; write "
                         f'"{meant[0].broker_name}:{text}"',
-                        key=option,
                     )
                 if meant[0] in numbers:
-                    raise ConfigError(f"{option}: {_name(meant[0])} is named twice", key=option)
+                    raise ConfigError.of(option, f"{_name(meant[0])} is named twice")
                 numbers[meant[0]] = number
         missing = [queue for queue in queues if queue not in numbers]
         if missing:
-            raise ConfigError(f"{option}: {_name(missing[0])} is not named; name every queue", key=option)
+            raise ConfigError.of(option, f"{_name(missing[0])} is not named; name every queue")
         return numbers
 
     def committed(self, queues: Mapping[MessageQueue, str]) -> Offsets:

@@ -118,8 +118,8 @@ class Archive:
             floors: dict[MessageQueue, int] = {}
             brokers = names(join(self.url, MANIFESTS))
             if not brokers:
-                raise ConfigError(
-                    f"archive: nothing is archived at {self.url!r}; run the job archive first", key="archive"
+                raise ConfigError.of(
+                    "archive", f"nothing is archived at {self.url!r}; run the job archive first"
                 )
             for broker in brokers:
                 for manifest in load_manifests(self.url, broker):

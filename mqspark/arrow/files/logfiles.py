@@ -45,9 +45,9 @@ def find_log(url: str) -> list[LogFile]:
     try:
         log = list_log(url)
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"store: there is no CommitLog at {url}", key="store") from None
+        raise ConfigError.of("store", f"there is no CommitLog at {url}") from None
     if not log:
-        raise ConfigError(f"store: there is no segment at {url}", key="store")
+        raise ConfigError.of("store", f"there is no segment at {url}")
     return log
 
 

@@ -133,7 +133,7 @@ class _Struct(_Kind):
 def _struct(fields: list[tuple[str, pa.DataType]], path: str) -> _Struct:
     names = [name for name, _ in fields]
     if len(set(names)) < len(names):
-        raise ConfigError(f"payloadSchema: {path or 'the schema'} names a field twice", key="payloadSchema")
+        raise ConfigError.of("payloadSchema", f"{path or 'the schema'} names a field twice")
     kinds = [_kind(kind, f"{path}.{name}" if path else name) for name, kind in fields]
     return _Struct(names, kinds, [pa.field(name, kind) for name, kind in fields])
 
@@ -147,9 +147,8 @@ def _kind(kind: pa.DataType, path: str) -> _Kind:
         return _map(kind, path)
     hint = _hint(kind)
     if hint is None:
-        raise ConfigError(
-            f"payloadSchema: {path} cannot be {kind} in JSON; make it a string and convert that",
-            key="payloadSchema",
+        raise ConfigError.of(
+            "payloadSchema", f"{path} cannot be {kind} in JSON; make it a string and convert that"
         )
     return _Kind(hint, lambda values: _leaf(values, kind, path))
 
@@ -193,9 +192,8 @@ def _list(kind: pa.DataType, item: _Kind) -> _Kind:
 def _map(kind: pa.DataType, path: str) -> _Kind:
     keys, items = kind.key_type, _kind(kind.item_type, f"{path}{{}}")
     if not (pa.types.is_string(keys) or pa.types.is_signed_integer(keys) or pa.types.is_date32(keys)):
-        raise ConfigError(
-            f"payloadSchema: {path} cannot have keys of {keys} in JSON; they are texts, integers or dates",
-            key="payloadSchema",
+        raise ConfigError.of(
+            "payloadSchema", f"{path} cannot have keys of {keys} in JSON; they are texts, integers or dates"
         )
 
     def array(values: Sequence[Any]) -> pa.Array:

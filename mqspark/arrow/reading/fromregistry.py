@@ -43,7 +43,7 @@ class FromRegistry:
         the latest one. ``subject``: None: ``TOPIC-value``. ``message``: full name of a Protobuf message, None the first
         of the file. ``credentials``: None: those of the environment. Raises ConfigError."""
         if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 1):
-            raise ConfigError(f"version: a whole number from 1 on, not {version!r:.40}", key="version")
+            raise ConfigError.of("version", f"a whole number from 1 on, not {version!r:.40}")
         if not isinstance(registry, RegistryClient):
             registry = RegistryClient(registry, credentials=credentials, tls=tls)
         self._schemas = RegisteredSchemas(registry)
@@ -58,7 +58,7 @@ class FromRegistry:
         """For bodies of a topic. Raises ConfigError unless one topic or a subject is named; InvalidSchema for a schema
         without columns; SchemaRefused, NoSchemaRegistry."""
         if self._subject is None and len(topics) != 1:
-            raise ConfigError("schema: FromRegistry needs a subject unless one topic is read", key="schema")
+            raise ConfigError.of("schema", "FromRegistry needs a subject unless one topic is read")
         subject = self._subject or subject_of(topics[0])
         with self._lock:
             if subject not in self._chosen:
@@ -75,5 +75,5 @@ class FromRegistry:
             raise InvalidSchema("it has no columns", kind=schema.kind)
         name = self._message or schema.message_name(())
         if name not in schema.types or not schema.types[name].is_message:
-            raise ConfigError(f"message: the schema has no message {name[:200]!r}", key="message")
+            raise ConfigError.of("message", f"the schema has no message {name[:200]!r}")
         return bodies.protobuf(schema.pool.FindMessageTypeByName(name))

@@ -36,10 +36,10 @@ def plan_lookups(cluster: ClusterQueues, choice: QueueChoice) -> list[KeyLookup]
     """Raises ConfigError for a static topic."""
     brokers = {queue.broker_name: address for queue, address in cluster.queues().items()}
     if any(map(is_logic_broker, brokers)):
-        raise ConfigError(
-            "key: a topic is static, and the brokers' index has the offsets of its physical queues; read it "
+        raise ConfigError.of(
+            "key",
+            "a topic is static, and the brokers' index has the offsets of its physical queues; read it "
             "without the option",
-            key="key",
         )
     return [KeyLookup(choice.topics.names, name, brokers[name]) for name in sorted(brokers)]
 

@@ -48,10 +48,10 @@ def store(
     Raises ConfigError; while rows are read also StoreCorrupt for damage, which ``fail_on_data_loss=False`` steps over.
     """
     if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
-        raise ConfigError("topics: a list of names", key="topics")
+        raise ConfigError.of("topics", "a list of names")
     for name, position in (("start", start), ("end", 0 if end is None else end)):
         if isinstance(position, bool) or not isinstance(position, int) or position < 0:
-            raise ConfigError(f"{name}: a physical offset, not {position!r}", key=name)
+            raise ConfigError.of(name, f"a physical offset, not {position!r}")
     check_number("batch_rows", batch_rows, 1)
     check_number("batch_bytes", batch_bytes, LEAST_BATCH_BYTES)
     default = default_columns(*STORE_COLUMNS)

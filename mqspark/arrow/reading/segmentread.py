@@ -38,9 +38,7 @@ def plan_segments(log: list[LogFile], low: int, high: int | None) -> list[Segmen
     """The segments that overlap [low, high). Raises ConfigError if the log starts after ``low``."""
     size = segment_bytes_of(log)
     if log and 0 < low < log[0].start:
-        raise ConfigError(
-            f"startingPosition: the log begins at {log[0].start}, behind {low}", key="startingPosition"
-        )
+        raise ConfigError.of("startingPosition", f"the log begins at {log[0].start}, behind {low}")
     end = log[-1].start + size if log and high is None else high or 0
     return [
         SegmentRange(file, size, max(low, file.start), min(end, file.start + size))
@@ -54,9 +52,9 @@ def segments_of(choice: StoreChoice) -> list[SegmentRange]:
     try:
         log = list_log(choice.log)
     except FileNotFoundError:
-        raise ConfigError(
-            f"store: {choice.log} does not exist; give storePathRootDir, or the segments' directory as commitLog",
-            key="store",
+        raise ConfigError.of(
+            "store",
+            f"{choice.log} does not exist; give storePathRootDir, or the segments' directory as commitLog",
         ) from None
     ranges = plan_segments(log, choice.starting_position, choice.ending_position)
     if choice.fail_on_data_loss:

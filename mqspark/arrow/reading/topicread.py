@@ -154,9 +154,7 @@ class TopicRead:
         check_number("batch_rows", self.batch_rows, 1)
         check_number("batch_bytes", self.batch_bytes, LEAST_BATCH_BYTES)
         if not isinstance(self.retry_timeout_s, int | float) or self.retry_timeout_s < 0:
-            raise ConfigError(
-                f"retry_timeout_s: seconds, not {self.retry_timeout_s!r}", key="retry_timeout_s"
-            )
+            raise ConfigError.of("retry_timeout_s", f"seconds, not {self.retry_timeout_s!r}")
         topics = _topics(self.topic)
         tags, keys = _tags(self.tags), _texts("key", self.key)
         self._check_combination(tags, keys)
@@ -181,24 +179,23 @@ class TopicRead:
 
     def _choose_columns(self) -> None:
         if isinstance(self.columns, str):
-            raise ConfigError("columns: a list of names, not a text", key="columns")
+            raise ConfigError.of("columns", "a list of names, not a text")
         default = default_columns()
         self._typed = None
         if self.schema is not None:
             self._typed = TypedRead(self.schema, _topics(self.topic), self.reason_column)
             default = tuple(name for name in default if name != VALUE)
         elif self.reason_column is not None:
-            raise ConfigError("reason_column: needs a schema", key="reason_column")
+            raise ConfigError.of("reason_column", "needs a schema")
         self._own = default if self.columns is None else named_columns(self.columns, default)
         fields = [*arrow_schema(self._own), *([] if self._typed is None else self._typed.fields)]
         if not fields:
-            raise ConfigError("columns: select at least one column", key="columns")
+            raise ConfigError.of("columns", "select at least one column")
         names = [each.name for each in fields]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(
-                    f"schema: a column {name!r} is there twice; name those of the message by columns",
-                    key="schema",
+                raise ConfigError.of(
+                    "schema", f"a column {name!r} is there twice; name those of the message by columns"
                 )
         self.row_schema = pa.schema(fields)
 
@@ -207,21 +204,21 @@ class TopicRead:
             with told_of("group"):
                 check_group(self.group)
         elif self.start == "group":
-            raise ConfigError("start: 'group' needs a group", key="start")
+            raise ConfigError.of("start", "'group' needs a group")
         if self.sql_filter is not None:
             try:
                 compile_sql(self.sql_filter)
             except InvalidFilter as error:
-                raise ConfigError(f"sql_filter: {error}", key="sql_filter") from None
+                raise ConfigError.of("sql_filter", f"{error}") from None
         if self.sql_filter is not None and tags:
-            raise ConfigError("sql_filter: contradicts tags; write TAGS IN ('A', 'B')", key="sql_filter")
+            raise ConfigError.of("sql_filter", "contradicts tags; write TAGS IN ('A', 'B')")
         if self.archive is not None and (self.sql_filter is not None or tags):
-            raise ConfigError("archive: filters are evaluated by brokers; filter the rows", key="archive")
+            raise ConfigError.of("archive", "filters are evaluated by brokers; filter the rows")
         if keys:
             ranged = self.start != "earliest" or self.end not in ("now", "latest")
             if ranged or tags or self.sql_filter is not None or self.archive is not None:
-                raise ConfigError(
-                    "key: does not go together with start, end, tags, sql_filter or archive", key="key"
+                raise ConfigError.of(
+                    "key", "does not go together with start, end, tags, sql_filter or archive"
                 )
 
     def of(self, columns: Sequence[str]) -> TopicRead:
@@ -283,7 +280,7 @@ def _chained(*parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def check_number(name: str, value: object, lowest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise ConfigError(f"{name}: a whole number from {lowest} on, not {value!r}", key=name)
+        raise ConfigError.of(name, f"a whole number from {lowest} on, not {value!r}")
 
 
 def _texts(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -292,7 +289,7 @@ def _texts(name: str, given: str | Sequence[str] | None) -> tuple[str, ...]:
         return ()
     values = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
     if not values or not all(isinstance(value, str) and value for value in values):
-        raise ConfigError(f"{name}: a text, or several, none of them empty, not {given!r}", key=name)
+        raise ConfigError.of(name, f"a text, or several, none of them empty, not {given!r}")
     return tuple(dict.fromkeys(values))
 
 
@@ -311,7 +308,7 @@ def _tags(given: str | Sequence[str] | None) -> tuple[str, ...]:
         given = split_tags(given) if isinstance(given, str) else given
     names = _texts("tags", given)
     if "*" in names:
-        raise ConfigError("tags: '*' is alone", key="tags")
+        raise ConfigError.of("tags", "'*' is alone")
     return names
 
 
@@ -324,17 +321,15 @@ def _spec(option: str, bound: Bound, topics: tuple[str, ...]) -> OffsetSpec:
             return OffsetSpec(option, Position.LATEST)
         case datetime():
             if bound.tzinfo is None:
-                raise ConfigError(
-                    f"{option}: {bound.isoformat()} has no time zone; write datetime(..., tzinfo=UTC)",
-                    key=option,
+                raise ConfigError.of(
+                    option, f"{bound.isoformat()} has no time zone; write datetime(..., tzinfo=UTC)"
                 )
             return OffsetSpec(option, Position.LATEST, timestamp_ms=max(0, int(bound.timestamp() * 1000)))
         case Mapping():
             return OffsetSpec(option, Position.LATEST, offsets=_offsets(option, bound, topics))
     words = "'earliest', 'now', 'group'" if option == "start" else "'now'"
-    raise ConfigError(
-        f"{option}: {words}, a datetime, or the offset of each queue as {{0: 17, ...}}, not {bound!r}",
-        key=option,
+    raise ConfigError.of(
+        option, f"{words}, a datetime, or the offset of each queue as {{0: 17, ...}}, not {bound!r}"
     )
 
 
@@ -342,19 +337,17 @@ def _offsets(option: str, given: Mapping[Any, Any], topics: tuple[str, ...]) -> 
     """``{0: 17}`` or ``{"broker-a:0": 17}`` for one topic, ``{topic: {...}}`` for several. Raises ConfigError."""
     nested = given if any(isinstance(each, Mapping) for each in given.values()) else {topics[0]: given}
     if set(nested) != set(topics):
-        raise ConfigError(f"{option}: give the offsets of {', '.join(topics)}", key=option)
+        raise ConfigError.of(option, f"give the offsets of {', '.join(topics)}")
     found: QueueTexts = {}
     for topic, queues in nested.items():
         if not isinstance(queues, Mapping):
-            raise ConfigError(f"{option}: topic {topic!r} needs the offset of each queue", key=option)
+            raise ConfigError.of(option, f"topic {topic!r} needs the offset of each queue")
         found[topic] = {}
         for queue, offset in queues.items():
             if not str(queue).rpartition(":")[2].isdecimal():
-                raise ConfigError(f"{option}: {queue!r} is not a queue id, nor 'broker:queue id'", key=option)
+                raise ConfigError.of(option, f"{queue!r} is not a queue id, nor 'broker:queue id'")
             is_number = isinstance(offset, int) and not isinstance(offset, bool)
             if not is_number or not EARLIEST_OFFSET <= offset <= INT64_MAX:
-                raise ConfigError(
-                    f"{option}: queue {queue!r}: a whole number is needed, not {offset!r}", key=option
-                )
+                raise ConfigError.of(option, f"queue {queue!r}: a whole number is needed, not {offset!r}")
             found[topic][str(queue)] = offset
     return found

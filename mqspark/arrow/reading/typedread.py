@@ -63,11 +63,11 @@ def _decoder(schema: object, topics: Sequence[str]) -> BodyDecoder:
             return AvroBodies(schema.root)
     except (InvalidSchema, ConfigError) as error:
         text = str(error).removeprefix("payloadSchema: ")  # Spark's name for it
-        raise ConfigError(f"schema: {text}", key="schema") from None
-    raise ConfigError(
-        "schema: a pyarrow.Schema for bodies of JSON, mqspark.schemas.parsing.parse('AVRO', ...) or FromRegistry(url), "
+        raise ConfigError.of("schema", f"{text}") from None
+    raise ConfigError.of(
+        "schema",
+        "a pyarrow.Schema for bodies of JSON, mqspark.schemas.parsing.parse('AVRO', ...) or FromRegistry(url), "
         f"not {type(schema).__name__}",
-        key="schema",
     )
 
 

@@ -91,10 +91,10 @@ def _reader(rows: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(rows.schema, [rows])
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(rows)
-    raise ConfigError(
-        "rows: a pyarrow table, batch or reader, or a frame with __arrow_c_stream__ (Polars, pandas, DuckDB), not "
+    raise ConfigError.of(
+        "rows",
+        "a pyarrow table, batch or reader, or a frame with __arrow_c_stream__ (Polars, pandas, DuckDB), not "
         f"{type(rows).__name__}",
-        key="rows",
     )
 
 
@@ -108,7 +108,7 @@ def _target(schema: pa.Schema) -> pa.Schema:
             kind = next((each for each in allowed if _is_alike(kind, each)), kind)
         fields.append(pa.field(field.name, kind))
     if len({field.name for field in fields}) < len(fields):
-        raise ConfigError(f"rows: two columns have one name: {', '.join(schema.names)}", key="rows")
+        raise ConfigError.of("rows", f"two columns have one name: {', '.join(schema.names)}")
     return pa.schema(fields)
 
 
@@ -174,8 +174,8 @@ def _checked_group(group: str) -> str:
 
 def _checked_size(batch_bytes: int) -> int:
     if isinstance(batch_bytes, bool) or not isinstance(batch_bytes, int) or batch_bytes < LEAST_BATCH_BYTES:
-        raise ConfigError(
-            f"batch_bytes: a whole number from {LEAST_BATCH_BYTES} on, not {batch_bytes!r}", key="batch_bytes"
+        raise ConfigError.of(
+            "batch_bytes", f"a whole number from {LEAST_BATCH_BYTES} on, not {batch_bytes!r}"
         )
     return batch_bytes
 
@@ -185,7 +185,7 @@ def _compression(name: str | None) -> Compression | None:
         return None
     kind = _KINDS.get(name)
     if kind is None:
-        raise ConfigError(f"compression: one of {', '.join(_KINDS)}, not {name!r}", key="compression")
+        raise ConfigError.of("compression", f"one of {', '.join(_KINDS)}, not {name!r}")
     with told_of("compression"):
         compressor(kind)
     return Compression(kind, THRESHOLD_BYTES)

@@ -96,10 +96,10 @@ class Router:
             if not route.publish_queues:
                 raise MQError(f"topic: {topic!r} has no writable queue")
             if route.is_static and self._options.exactly_once:
-                raise ConfigError(
-                    f"deliveryGuarantee: exactly-once cannot write to {topic}, which is a static topic: the queue of a "
+                raise ConfigError.of(
+                    "deliveryGuarantee",
+                    f"exactly-once cannot write to {topic}, which is a static topic: the queue of a "
                     "half message may move before it is committed; write at-least-once",
-                    key="deliveryGuarantee",
                 )
             self._routes[topic] = route
             self._note_addresses(route)

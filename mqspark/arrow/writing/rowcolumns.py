@@ -45,26 +45,20 @@ def sent_columns(columns: Iterable[tuple[str, str]], choice: SendChoice) -> list
         if allowed is None:
             if name in _IGNORED:
                 continue
-            raise ConfigError(
-                f"{name}: not a column of the pymq sink; it takes {', '.join(COLUMN_TYPES)}", key=name
-            )
+            raise ConfigError.of(name, f"not a column of the pymq sink; it takes {', '.join(COLUMN_TYPES)}")
         if found not in allowed:
-            raise ConfigError(f"{name}: must be {' or '.join(allowed)}, not {found}", key=name)
+            raise ConfigError.of(name, f"must be {' or '.join(allowed)}, not {found}")
         names.append(name)
     if "value" not in names:
-        raise ConfigError("value: the column is required; it becomes the message body", key="value")
+        raise ConfigError.of("value", "the column is required; it becomes the message body")
     if "topic" not in names and choice.topic is None:
-        raise ConfigError("topic: required, as an option or as a column", key="topic")
+        raise ConfigError.of("topic", "required, as an option or as a column")
     if "partition" in names and "queueId" in names:
-        raise ConfigError("queueId: means the same as the column partition; give one of them", key="queueId")
+        raise ConfigError.of("queueId", "means the same as the column partition; give one of them")
     if "priority" in names and (other := _NOT_WITH_PRIORITY & set(names)):
-        raise ConfigError(
-            f"priority: such a row has no {min(other)}; drop one of the columns", key="priority"
-        )
+        raise ConfigError.of("priority", f"such a row has no {min(other)}; drop one of the columns")
     if "priority" in names and choice.exactly_once:
-        raise ConfigError("priority: a transaction has none; write such rows at-least-once", key="priority")
+        raise ConfigError.of("priority", "a transaction has none; write such rows at-least-once")
     if choice.exactly_once and (late := {"delayLevel", "deliverAt"} & set(names)):
-        raise ConfigError(
-            f"{min(late)}: a transaction is not delayed; write such rows at-least-once", key=min(late)
-        )
+        raise ConfigError.of(min(late), "a transaction is not delayed; write such rows at-least-once")
     return names

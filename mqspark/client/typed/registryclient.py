@@ -44,7 +44,7 @@ class RegistryClient:
         environment."""
         self.urls = checked_urls(urls)
         if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms < 1:
-            raise ConfigError(f"timeout_ms: milliseconds, not {timeout_ms!r:.40}", key="timeout_ms")
+            raise ConfigError.of("timeout_ms", f"milliseconds, not {timeout_ms!r:.40}")
         self._timeout_s = math.ceil(timeout_ms) / 1000
         self._headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
         found = Credentials.from_environment() if credentials is None else credentials
@@ -138,7 +138,7 @@ def checked_urls(urls: str | Sequence[str]) -> list[str]:
     given = urls.split(",") if isinstance(urls, str) else list(urls)
     checked = [_checked_url(each) for each in given if each.strip()]
     if not checked:
-        raise ConfigError("registry: the URL of a broker's HTTP port or of a console", key="registry")
+        raise ConfigError.of("registry", "the URL of a broker's HTTP port or of a console")
     return checked
 
 
@@ -157,9 +157,9 @@ def _checked_url(text: str) -> str:
         or not url.isprintable()
         or " " in url
     ):
-        raise ConfigError("registry: a URL that begins with http:// or https://", key="registry")
+        raise ConfigError.of("registry", "a URL that begins with http:// or https://")
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("registry: give the keys as credentials=, not in the URL", key="registry")
+        raise ConfigError.of("registry", "give the keys as credentials=, not in the URL")
     return url
 
 

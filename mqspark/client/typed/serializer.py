@@ -60,10 +60,10 @@ class Serializer:
         from mqspark.schemas.payloadvalues import schema_of_file, values_of
 
         if schema is not None and not isinstance(schema, Schema) and not hasattr(schema, "DESCRIPTOR"):
-            raise ConfigError(
-                "schema: mqspark.schemas.parsing.parse(kind, text), or a class of Protobuf messages, not "
+            raise ConfigError.of(
+                "schema",
+                "mqspark.schemas.parsing.parse(kind, text), or a class of Protobuf messages, not "
                 f"{type(schema).__name__}",
-                key="schema",
             )
         if not isinstance(registry, RegistryClient):
             registry = RegistryClient(registry, credentials=credentials, tls=tls, timeout_ms=timeout_ms)

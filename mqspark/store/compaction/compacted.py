@@ -203,7 +203,7 @@ def compaction_topics(root: Path) -> list[str]:
     path = root / "config" / "topics.json"
     data = OsFiles().read(path)
     if data is None:
-        raise ConfigError(f"store: {path} does not exist", key="store")
+        raise ConfigError.of("store", f"{path} does not exist")
     try:
         table = json.loads(data)["topicConfigTable"]
         return sorted(
@@ -212,7 +212,7 @@ def compaction_topics(root: Path) -> list[str]:
             if (topic.get("attributes") or {}).get("cleanup.policy") == "COMPACTION"
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ConfigError(f"store: {path} is not a table of topics", key="store") from None
+        raise ConfigError.of("store", f"{path} is not a table of topics") from None
 
 
 def is_compacted(root: Path, topic: str) -> bool:

@@ -132,10 +132,9 @@ class _QueueWriter:
 
     def append(self, record: memoryview, offset: int, tags_code: int) -> None:
         if len(record) + SIZE_MAGIC.size > self._log_bytes:
-            raise ConfigError(
-                f"compactionMappedFileSize: a record of {len(record)} bytes is larger than a file of"
-                f" {self._log_bytes}",
-                key="compactionMappedFileSize",
+            raise ConfigError.of(
+                "compactionMappedFileSize",
+                f"a record of {len(record)} bytes is larger than a file of {self._log_bytes}",
             )
         room = self._log_bytes - len(self._log)
         if len(self._entries) + _ENTRY_BYTES >= self._queue_bytes or len(record) + SIZE_MAGIC.size > room:
