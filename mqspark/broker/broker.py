@@ -28,6 +28,7 @@ from mqspark.broker.brokerrequests import ACK, BrokerRequests
 from mqspark.broker.brokerservices import BrokerServices
 from mqspark.broker.brokertables import BrokerTables
 from mqspark.broker.config import BrokerConfig
+from mqspark.broker.group.membership import MemberNotices
 from mqspark.broker.pop.ackrun import AckRun
 from mqspark.broker.pop.pop_service import PopService
 from mqspark.broker.prints import BrokerPrints
@@ -42,14 +43,13 @@ from mqspark.broker.schemaregistry.schemaregistry import Compute
 from mqspark.broker.send.directsends import DirectSends
 from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.acks import Acks, Deferred
-from mqspark.broker.state.state import Random
+from mqspark.broker.state.state import BrokerState, Random
 from mqspark.message import new_unique_id
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, dispatch
 from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Session, Take
-from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.diskjobs import Job, StoreProgress
 from mqspark.store.disk.files import usable_memory_bytes
@@ -107,7 +107,6 @@ class BrokerCore:
     def __init__(
         self,
         config: BrokerConfig,
-        store_config: StoreConfig,
         store: MessageStore,
         clock: Clock,
         *,
@@ -136,20 +135,20 @@ class BrokerCore:
         self.authority = authority
         self.extensions = extensions
         self.outbox: list[Session] = outbox if outbox is not None else []
-        self.shared = shared = BrokerTables(
+        member_notices = MemberNotices(config)
+        self.state = state = BrokerState(
             config,
-            store_config,
             store,
             clock,
             machine_bytes=memory_bytes or usable_memory_bytes(),
             random=random,
             new_unique_id=new_unique_id,
             utc_offset_ms=utc_offset_ms,
-            config_file=config_file or store.config_file,
-            settings_file=settings_file,
-            authority=authority,
+            members_changed=member_notices.note,
         )
-        self.state = state = shared.state
+        self.shared = shared = BrokerTables(
+            state, member_notices, config_file or store.config_file, settings_file, authority
+        )
         self.publication = shared.publication
         self._saved = shared.saved
 

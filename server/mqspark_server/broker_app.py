@@ -407,7 +407,6 @@ class BrokerApp(ProcessApp):
     ) -> BrokerCore:
         core = BrokerCore(
             self.config,
-            self.store_config,
             store,
             self.clock,
             random=self._chance,

@@ -165,7 +165,7 @@ def measure(shape: Shape, parent: Path) -> dict[str, float | str]:
         store = MessageStore(config, clock, store_host=HOST)
         store.open()
         broker = BrokerCore(
-            BrokerConfig(listen_port=10911), config, store, clock, random=random.Random(0), outbox=outbox
+            BrokerConfig(listen_port=10911), store, clock, random=random.Random(0), outbox=outbox
         )
         session = Session(1, "127.0.0.1", 50_000, outbox)
         broker.connected(session)

@@ -118,7 +118,7 @@ class Side:
         self.store.open()
         settings = BrokerConfig(listen_port=10911, schema_registry_enable=True)
         self.broker = BrokerCore(
-            settings, config, self.store, self.clock, random=random.Random(0), outbox=self.outbox
+            settings, self.store, self.clock, random=random.Random(0), outbox=self.outbox
         )
         schema = parse("JSON", json.dumps(ORDER))
         record = SchemaRecord(1, schema.kind, schema.text, schema.fingerprint)

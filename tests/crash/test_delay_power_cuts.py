@@ -57,9 +57,7 @@ class Machine:
         self.store.open()
         config = BrokerConfig(broker_name="b", flush_consumer_offset_interval=1_000)
         outbox: list[Session] = []
-        self.broker = BrokerCore(
-            config, self.store.config, self.store, self.clock, random=random.Random(1), outbox=outbox
-        )
+        self.broker = BrokerCore(config, self.store, self.clock, random=random.Random(1), outbox=outbox)
         self.peer = Peer(self.broker, Session(1, "127.0.0.1", 4_000, outbox))
 
     def send(self, number: int, properties: str) -> int:

@@ -23,6 +23,7 @@ from mqspark.client.push.ordered import OrderedQueue
 from mqspark.message import MessageQueue
 from mqspark.testing import FakeClock
 from tests.support.draws import draws
+from tests.support.invariants import lock_holders
 from tests.unit.client.test_decisions import message
 
 QUEUES = [MessageQueue("T", "b", number) for number in range(3)]
@@ -220,7 +221,7 @@ class OrderedGroup(RuleBasedStateMachine):
             assert reader.batch == list(range(reader.batch[0], reader.batch[0] + len(messages)))
             assert set(range(reader.batch[0])) <= self.consumed[queue], "an earlier message was not consumed"
             assert reader.batch[0] >= self.committed[queue], "the group is further on already"
-            assert self.locks._holders[GROUP][queue][0] == member.client_id, "the lock is another's"
+            assert lock_holders(self.locks)[GROUP, queue] == member.client_id, "the lock is another's"
 
     def _finish(self, member: Consumer, *, succeeds: bool) -> None:
         for queue, reader in member.all():

@@ -150,7 +150,7 @@ def test_no_request_is_an_internal_error(
     store.open()
     try:
         broker_config = BrokerConfig(broker_ip1="127.0.0.1")
-        broker = BrokerCore(broker_config, store_config, store, clock, random=random.Random(seed))
+        broker = BrokerCore(broker_config, store, clock, random=random.Random(seed))
         name_server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kv.json")), clock)
         frequent = [10, 310, 310, 11, 11, 34, 14, 15]
         asker = Asker(seed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from mqspark.broker.state.selection import HeldRequests
 from mqspark.broker.state.slots import SLOT_MS, Slots
 from mqspark.broker.tables.consumer_filters import ConsumerFilters
 from mqspark.broker.timer.timers import TimerService
-from mqspark.message import TIMER_TOPIC
+from mqspark.message import TIMER_TOPIC, MessageQueue
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.consumequeue import ConsumeQueue
@@ -42,6 +42,9 @@ from mqspark.store.storedata import StoreData
 from mqspark.store.timer import timerwheel
 from mqspark.store.timer.timerlog import NONE
 from mqspark.store.timer.timerwheel import SLOTS, TimerWheel
+
+if TYPE_CHECKING:
+    from mqspark_server.proxy.clients.renewals import Renewals
 
 
 @functools.singledispatch
@@ -393,3 +396,23 @@ def _chain(part: TimerService, tick: int, first: int, at: int) -> None:
         assert record is not None, f"tick {tick} has no record at {at}"
         assert record.previous < at, f"the chain of tick {tick} does not go back at {at}"
         at = record.previous
+
+
+def sound_renewals(renewals: Renewals) -> None:
+    """What is held, what is due and whose it is agree."""
+    validate(renewals.ledger)
+    waiting = {*renewals._due, *renewals._again}
+    assert waiting <= set(renewals._held.values()), "a receipt is renewed that nobody has"
+    idle = {held for held in renewals._held.values() if held.under_way is None}
+    assert idle <= waiting, "a receipt is never renewed"
+    pairs = {(client, place) for client, places in renewals._clients.items() for place in places}
+    assert pairs == renewals._held.keys(), "the clients' receipts are not those that are held"
+
+
+def lock_holders(locks: QueueLocks) -> dict[tuple[str, MessageQueue], str]:
+    """The client id that holds the lock of a group's queue."""
+    return {
+        (group, queue): client_id
+        for group, held in locks._holders.items()
+        for queue, (client_id, _) in held.items()
+    }

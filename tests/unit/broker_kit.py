@@ -183,7 +183,6 @@ class Bench:
         leftopen.opened(self)
         self.broker = BrokerCore(
             self.config,
-            self.store_config,
             self.store,
             self.clock,
             random=random.Random(7),

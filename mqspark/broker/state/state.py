@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from mqspark.auth.policies import Action, Kind
@@ -28,7 +27,6 @@ from mqspark.broker.tables.subscriptions import SubscriptionGroups
 from mqspark.broker.tables.topics import Topics
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import LongWork, Work
-from mqspark.store.config import StoreConfig
 from mqspark.store.store import MessageStore
 
 if TYPE_CHECKING:  # imported where users have to log in
@@ -57,109 +55,70 @@ class Random(Protocol):
     def randrange(self, stop: int, /) -> int: ...
 
 
-@dataclass(slots=True)
 class BrokerState:
-    config: BrokerConfig
-    store_config: StoreConfig
-    store: MessageStore
-    memory: LogMemory
-    clock: Clock
-    random: Random
-    new_unique_id: Callable[[], str]
-    topics: Topics
-    mappings: Mappings
-    peers: Peers
-    subscriptions: SubscriptionGroups
-    offsets: ConsumerOffsets
-    filters: ConsumerFilters
-    clients: ClientGroups
-    locks: QueueLocks
-    stats: Stats
-    writer: Writer
-    calls: Calls
-    slow_readers: SlowReaders
-    cold_reads: ColdReads
-    halves: HeldHalves
-    delayed: TimedShares
-    """The users of messages that wait for their time."""
-    check_points: TimedShares
-    """The users for whom POP has handed out messages."""
-    acknowledgements: TimedShares
-    """The users of acknowledgements of POP that wait for their check points."""
-    long_work: LongWork = field(default_factory=LongWork)
-    permits: Permits = _permits
-    """Whether a connection's user may do one of these actions, where no row of the table asks for it."""
-    grant: Callable[[Session, int], Grant | None] = _no_grant
-    """What a connection's user may, for a request that waits."""
-    remove_lite_topics: Callable[[Set[str]], Work[None]] = _no_lite_topics
-    """Removes the lite topics of a parent topic that is being deleted."""
-    ahead_ms: int = 0
-    """How far the broker's clock has been moved ahead of its clients' clocks."""
+    """Its tables are still to be loaded."""
 
-
-def new_state(
-    config: BrokerConfig,
-    store_config: StoreConfig,
-    store: MessageStore,
-    clock: Clock,
-    *,
-    machine_bytes: int,
-    random: Random,
-    new_unique_id: Callable[[], str],
-    utc_offset_ms: Callable[[int], int],
-    members_changed: Callable[[ConsumerGroup], None],
-) -> BrokerState:
-    """The state of a broker whose tables are still to be loaded. ``utc_offset_ms``: as of ``BrokerCore``.
-    ``members_changed`` is called with a group that clients have joined or left."""
-    topics, mappings = Topics(config, clock, lmq=store_config.enable_lmq), Mappings(config, clock)
-    groups, filters = SubscriptionGroups(config, clock), ConsumerFilters(config, clock)
-    stats = Stats(
-        clock,
-        store.log.position,
-        cluster=config.broker_cluster_name,
-        max_bytes=Limit(config, "max_statistics_bytes"),
-        utc_offset_ms=utc_offset_ms,
-    )
-    return BrokerState(
-        config=config,
-        store_config=store_config,
-        store=store,
-        memory=LogMemory(store, store_config, machine_bytes),
-        clock=clock,
-        random=random,
-        new_unique_id=new_unique_id,
-        topics=topics,
-        mappings=mappings,
-        peers=Peers(config, clock),
-        subscriptions=groups,
-        offsets=ConsumerOffsets(
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        clock: Clock,
+        *,
+        machine_bytes: int,
+        random: Random,
+        new_unique_id: Callable[[], str],
+        utc_offset_ms: Callable[[int], int],
+        members_changed: Callable[[ConsumerGroup], None],
+    ) -> None:
+        """``utc_offset_ms``: as of ``BrokerCore``. ``members_changed`` is called with a group that clients have joined
+        or left."""
+        self.config = config
+        self.store = store
+        self.store_config = store_config = store.config
+        self.memory = LogMemory(store, store_config, machine_bytes)
+        self.clock = clock
+        self.random = random
+        self.new_unique_id = new_unique_id
+        self.topics = Topics(config, clock, lmq=store_config.enable_lmq)
+        self.mappings = Mappings(config, clock)
+        self.peers = Peers(config, clock)
+        self.subscriptions = SubscriptionGroups(config, clock)
+        self.offsets = ConsumerOffsets(
             clock,
             version_step=config.consumer_offset_update_version_step,
             lmq=store_config.enable_lmq,
             max_bytes=Limit(config, "max_offset_table_bytes"),
-        ),
-        filters=filters,
-        clients=ClientGroups(config, clock, filters, members_changed),
-        locks=QueueLocks(config, clock),
-        stats=stats,
-        writer=Writer(store, topics, mappings, stats),
-        calls=Calls(clock),
-        slow_readers=SlowReaders(config, clock, store, groups),
-        cold_reads=ColdReads(config, store_config, clock),
-        halves=HeldHalves(clock, Limit(config, "max_half_table_bytes"), store_config),
-        delayed=TimedShares(
-            "delayedMessages",
-            Limit(config, "max_delayed_messages_per_user"),
-            clock.now_ms,
-        ),
-        check_points=TimedShares(
-            "checkPoints",
-            Limit(config, "max_check_points_per_user"),
-            clock.now_ms,
-        ),
-        acknowledgements=TimedShares(
-            "acknowledgements",
-            Limit(config, "max_acknowledgements_per_user"),
-            clock.now_ms,
-        ),
-    )
+        )
+        self.filters = ConsumerFilters(config, clock)
+        self.clients = ClientGroups(config, clock, self.filters, members_changed)
+        self.locks = QueueLocks(config, clock)
+        self.stats = Stats(
+            clock,
+            store.log.position,
+            cluster=config.broker_cluster_name,
+            max_bytes=Limit(config, "max_statistics_bytes"),
+            utc_offset_ms=utc_offset_ms,
+        )
+        self.writer = Writer(store, self.topics, self.mappings, self.stats)
+        self.calls = Calls(clock)
+        self.slow_readers = SlowReaders(config, clock, store, self.subscriptions)
+        self.cold_reads = ColdReads(config, store_config, clock)
+        self.halves = HeldHalves(clock, Limit(config, "max_half_table_bytes"), store_config)
+        now_ms = clock.now_ms
+        self.delayed = TimedShares("delayedMessages", Limit(config, "max_delayed_messages_per_user"), now_ms)
+        """The users of messages that wait for their time."""
+        self.check_points = TimedShares("checkPoints", Limit(config, "max_check_points_per_user"), now_ms)
+        """The users for whom POP has handed out messages."""
+        self.acknowledgements = TimedShares(
+            "acknowledgements", Limit(config, "max_acknowledgements_per_user"), now_ms
+        )
+        """The users of acknowledgements of POP that wait for their check points."""
+        self.long_work = LongWork()
+        self.permits: Permits = _permits
+        """Whether a connection's user may do one of these actions, where no row of the table asks for it."""
+        self.grant: Callable[[Session, int], Grant | None] = _no_grant
+        """What a connection's user may, for a request that waits."""
+        self.remove_lite_topics: Callable[[Set[str]], Work[None]] = _no_lite_topics
+        """Removes the lite topics of a parent topic that is being deleted."""
+        self.ahead_ms = 0
+        """How far the broker's clock has been moved ahead of its clients' clocks."""

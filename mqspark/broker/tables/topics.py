@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mqspark.base.bounded import BoundedMap, Ledger, weigh
 from mqspark.base.clock import Clock
@@ -518,16 +519,7 @@ def is_kept(name: str) -> bool:
 
 
 def copy_config(config: TopicConfig) -> TopicConfig:
-    return TopicConfig(
-        topic_name=config.topic_name,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_filter_type=config.topic_filter_type,
-        topic_sys_flag=config.topic_sys_flag,
-        order=config.order,
-        attributes=dict(config.attributes),
-    )
+    return replace(config, attributes=dict(config.attributes))
 
 
 def _topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:

@@ -26,6 +26,7 @@ from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
 from mqspark_server.dev_cluster import DevCluster
 from tests.support.inbox import Inbox
+from tests.support.invariants import lock_holders
 from tests.support.processes import run_python, run_to_end
 from tests.support.remoting import Reply, ask, send_fields
 from tests.support.waiting import eventually
@@ -231,20 +232,12 @@ def test_nobody_is_forgotten_while_time_flies(
     eventually(lambda: len(consumer.assignment()) == 3, "the queue of its retry topic, too")
     core = mq_broker.apps[0].parts.core
     assert core is not None
-
-    def holders() -> dict[MessageQueue, str]:
-        return {
-            queue: client_id
-            for held in core.state.locks._holders.values()
-            for queue, (client_id, _) in held.items()
-        }
-
-    before = mq_broker.call(holders)
+    before = mq_broker.call(lambda: lock_holders(core.state.locks))
     assert before
     mq_clock.advance(6 * 3_600_000)  # what is silent is forgotten after minutes
     members = mq_broker.call(lambda: list(core.state.clients.consumer(consumer.group).members))  # type: ignore[union-attr]
     assert members == [consumer.client_id]
-    assert mq_broker.call(holders) == before
+    assert mq_broker.call(lambda: lock_holders(core.state.locks)) == before
     producer.send(Message.of(topic, b"after"))
     assert inbox.deliveries(2) == [(b"before", 0), (b"after", 0)]
 

@@ -155,7 +155,7 @@ def test_answers_are_those_of_the_recording(path: pathlib.Path, tmp_path: pathli
             enable_property_filter=True,
             recall_message_enable=True,
         )
-        broker = BrokerCore(config, store_config, store, clock, random=random.Random(1))
+        broker = BrokerCore(config, store, clock, random=random.Random(1))
         for name, queues in recording.topics().items():
             if broker.state.topics.get(name) is None:
                 topic = TopicConfig(name, queues.read_queue_nums, queues.write_queue_nums, queues.perm)

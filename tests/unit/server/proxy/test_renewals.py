@@ -26,7 +26,7 @@ from mqspark_server.proxy.clients.renewals import (
 )
 from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from tests.support.invariants import validate
+from tests.support.invariants import sound_renewals
 
 pytestmark = pytest.mark.anyio
 
@@ -86,15 +86,7 @@ class Bench:
         self.validate()
 
     def validate(self) -> None:
-        """What is held, what is due and whose it is agree."""
-        renewals = self.renewals
-        validate(renewals.ledger)
-        waiting = {*renewals._due, *renewals._again}
-        assert waiting <= set(renewals._held.values()), "a receipt is renewed that nobody has"
-        idle = {held for held in renewals._held.values() if held.under_way is None}
-        assert idle <= waiting, "a receipt is never renewed"
-        pairs = {(client, place) for client, places in renewals._clients.items() for place in places}
-        assert pairs == renewals._held.keys(), "the clients' receipts are not those that are held"
+        sound_renewals(self.renewals)
 
 
 @pytest.fixture
