@@ -66,7 +66,8 @@ def test_the_signature_names_every_setting(name: str) -> None:
 
 @pytest.mark.parametrize(("settings", "keywords"), VALUES, ids=lambda kind: kind.__name__)
 def test_keywords_are_the_fields(settings: type, keywords: type) -> None:
-    fields = typing.get_type_hints(settings)
+    hints = typing.get_type_hints(settings)
+    fields = {each.name: hints[each.name] for each in dataclasses.fields(settings)}
     if settings is not client_options.ClientOptions:
         fields |= typing.get_type_hints(client_options.ClientOptions)
     assert typing.get_type_hints(keywords) == fields
