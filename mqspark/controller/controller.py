@@ -11,15 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from mqspark.base.bounded import Tables
 from mqspark.base.clock import Clock
-from mqspark.base.config import (
-    INT64_MAX,
-    ForeignKeys,
-    no_foreign_keys,
-)
+from mqspark.base.config import INT64_MAX, ForeignKeys, no_foreign_keys
 from mqspark.base.logs import sparing
 from mqspark.base.names import is_address
 from mqspark.controller.config import ControllerConfig
@@ -168,19 +165,12 @@ class Controller:
         # A controller that received heartbeats before it became leader checks for dead masters at once.
         self._next_ends_ms = now_ms + SAVE_ENDS_MS
         self._next_scan_ms = now_ms + (0 if liveness is not None else config.scan_inactive_master_interval)
-        handlers: dict[int, Handler] = {
-            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._durably(self._alter_sync_state_set),
-            RequestCode.CONTROLLER_ELECT_MASTER: self._durably(self._elect_master),
-            RequestCode.CONTROLLER_REGISTER_BROKER: self._durably(self._register_broker),
-            RequestCode.CONTROLLER_GET_REPLICA_INFO: self._durably(self._replica_info),
-            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self._durably(self._sync_state_data),
-            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._durably(self._next_broker_id),
-            RequestCode.CONTROLLER_APPLY_BROKER_ID: self._durably(self._apply_broker_id),
-            RequestCode.CLEAN_BROKER_DATA: self._durably(self._clean_broker_data),
+        durable = {code: self._durably(partial(handle, self)) for code, handle in self.OF_A_LEADER.items()}
+        others: dict[int, Handler] = {
             RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
         }
-        self.handlers = guard(merged(handlers, settings_handlers(config, foreign_keys)))
+        self.handlers = guard(merged(durable, others, settings_handlers(config, foreign_keys)))
 
     # --- Core ---
 
@@ -675,6 +665,18 @@ class Controller:
             state_id=self._state_id or None,
         )
         return ok(command, answer)
+
+    OF_A_LEADER: ClassVar[dict[int, Callable[[Controller, Command], bytes]]] = {
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: _alter_sync_state_set,
+        RequestCode.CONTROLLER_ELECT_MASTER: _elect_master,
+        RequestCode.CONTROLLER_REGISTER_BROKER: _register_broker,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO: _replica_info,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: _sync_state_data,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: _next_broker_id,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID: _apply_broker_id,
+        RequestCode.CLEAN_BROKER_DATA: _clean_broker_data,
+    }
+    """Requests that only the leader answers, each once the table that it depends on is durable."""
 
 
 class _SaveStateJob:

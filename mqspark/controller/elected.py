@@ -58,7 +58,7 @@ class ElectedController:
         self._long_work = LongWork()
         self._liveness = Liveness(clock, TICK_MS)
         self._next_expiry_ms = 0
-        refused: dict[int, Handler] = dict.fromkeys(_OF_A_LEADER, self._refuse)
+        refused: dict[int, Handler] = dict.fromkeys(Controller.OF_A_LEADER, self._refuse)
         heard: dict[int, Handler] = {
             RequestCode.BROKER_HEARTBEAT: self._record_heartbeat,
             RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
@@ -181,16 +181,3 @@ class ElectedController:
     def _refuse(self, session: Session, command: Command) -> bytes:
         where = f"the leader is {self._other_leader}" if self._other_leader else "there is none now"
         raise Refusal(ResponseCode.CONTROLLER_NOT_LEADER, f"This controller is not the leader; {where}")
-
-
-_OF_A_LEADER = (
-    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
-    RequestCode.CONTROLLER_ELECT_MASTER,
-    RequestCode.CONTROLLER_REGISTER_BROKER,
-    RequestCode.CONTROLLER_GET_REPLICA_INFO,
-    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
-    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
-    RequestCode.CONTROLLER_APPLY_BROKER_ID,
-    RequestCode.CLEAN_BROKER_DATA,
-)
-"""Requests that only the leader answers."""

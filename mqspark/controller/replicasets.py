@@ -13,7 +13,6 @@ then: they may still become master (KIP-966, Eligible Leader Replicas).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -36,8 +35,7 @@ _REPLICA_BYTES = 1_500
 """Memory of a replica in this table and in the table of live replicas."""
 
 
-@dataclass(slots=True)
-class KnownReplica:
+class KnownReplica(msgspec.Struct, rename="camel", omit_defaults=True):
     address: str
     check_code: str
     """The code that the broker sent when it applied for its id. It proves that the id belongs to the broker."""
@@ -49,30 +47,33 @@ class KnownReplica:
     """Why its log cannot be trusted, as it says; '' when it can."""
 
 
-@dataclass(slots=True)
-class ReplicaSet:
+class ReplicaSet(msgspec.Struct, rename="camel"):
     """All replicas of one broker name."""
 
     cluster: str
-    name: str
-    next_id: int = FIRST_ID
-    master: int | None = None
-    master_epoch: int = 0
-    in_sync: frozenset[int] = frozenset()
-    in_sync_epoch: int = 0
-    replicas: dict[int, KnownReplica] = field(default_factory=dict)
-    least: int = 0
+    next_id: I64
+    master: I64 | None
+    master_epoch: I32
+    in_sync: frozenset[I64]
+    in_sync_epoch: I32
+    replicas: dict[I64, KnownReplica]
+    name: str = ""
+    least: I32 = 0
     """With fewer members the master acknowledges nothing (its minInSyncReplicas); 0 if it does not say it."""
-    eligible: frozenset[int] = frozenset()
+    eligible: frozenset[I64] = frozenset()
     """Who had everything when the set shrank below ``least``; empty once it has as many members again."""
-    confirmed: int = 0
+    confirmed: I64 = 0
     """All members have the log up to here, as a master has said: everything that was acknowledged."""
-    confirmed_epoch: int = -1
+    confirmed_epoch: I32 = -1
     """The epoch of the byte before ``confirmed``."""
-    unclean_epoch: int = 0
+    unclean_epoch: I32 = 0
     """The last epoch whose master an operator has chosen although it lacked messages; 0 without one."""
-    to_hear: frozenset[int] = frozenset()
+    to_hear: frozenset[I64] = frozenset()
     """Replicas that may know newer decisions than this state; empty if it is not in doubt."""
+
+    @classmethod
+    def new(cls, cluster: str, name: str) -> ReplicaSet:
+        return cls(cluster, FIRST_ID, None, 0, frozenset(), 0, {}, name)
 
     def has_restarted(self, broker_id: int) -> bool:
         """Whether its process is not the one that was counted in."""
@@ -98,33 +99,9 @@ class ReplicaSet:
             raise ValueError(f"{self.name}: an id was never assigned")
 
 
-class _SavedReplica(msgspec.Struct, rename="camel", omit_defaults=True):
-    address: str
-    check_code: str
-    incarnation: str = ""
-    proved: str = ""
-    damage: str = ""
-
-
-class _SavedSet(msgspec.Struct, rename="camel"):
-    cluster: str
-    next_id: I64
-    master: I64 | None
-    master_epoch: I32
-    in_sync: list[I64]
-    in_sync_epoch: I32
-    replicas: dict[I64, _SavedReplica]
-    least: I32 = 0
-    eligible: list[I64] = msgspec.field(default_factory=list)
-    confirmed: I64 = 0
-    confirmed_epoch: I32 = -1
-    unclean_epoch: I32 = 0
-    to_hear: list[I64] = msgspec.field(default_factory=list)
-
-
 class _SavedTable(msgspec.Struct, rename="camel"):
     state_id: str
-    sets: dict[str, _SavedSet]
+    sets: dict[str, ReplicaSet]
 
 
 IsAlive = Callable[[str, int], bool]
@@ -148,63 +125,24 @@ class ReplicaTable:
         try:
             saved = msgspec.json.decode(data, type=_SavedTable)
         except msgspec.ValidationError:  # an earlier version has saved only the sets
-            saved = _SavedTable("", msgspec.json.decode(data, type=dict[str, _SavedSet]))
+            saved = _SavedTable("", msgspec.json.decode(data, type=dict[str, ReplicaSet]))
         self.state_id = saved.state_id[:MAX_STATE_ID_LENGTH]
-        for name, one in saved.sets.items():
-            replicas = {
-                key: KnownReplica(each.address, each.check_code, each.incarnation, each.proved, each.damage)
-                for key, each in one.replicas.items()
-            }
-            if not (name and is_sound(name) and one.cluster and is_sound(one.cluster)):
+        for name, found in saved.sets.items():
+            found.name = name
+            if not (name and is_sound(name) and found.cluster and is_sound(found.cluster)):
                 raise ValueError(f"an illegal name: {name[:80]!r}")
-            if not all(is_address(each.address) for each in replicas.values()):
+            if not all(is_address(each.address) for each in found.replicas.values()):
                 raise ValueError(f"{name}: an illegal address")
-            found = ReplicaSet(
-                one.cluster,
-                name,
-                one.next_id,
-                one.master,
-                one.master_epoch,
-                frozenset(one.in_sync),
-                one.in_sync_epoch,
-                replicas,
-                one.least,
-                frozenset(one.eligible),
-                one.confirmed,
-                one.confirmed_epoch,
-                one.unclean_epoch,
-                frozenset(one.to_hear),
-            )
             found.validate()
             self._sets[name] = found
-            for each in replicas.values():
+            for each in found.replicas.values():
                 self.ledger.note(_size(found, each))
 
     def snapshot(self) -> bytes:
-        sets = {
-            name: _SavedSet(
-                cluster=one.cluster,
-                next_id=one.next_id,
-                master=one.master,
-                master_epoch=one.master_epoch,
-                in_sync=sorted(one.in_sync),
-                in_sync_epoch=one.in_sync_epoch,
-                replicas={
-                    key: _SavedReplica(
-                        each.address, each.check_code, each.incarnation, each.proved, each.damage
-                    )
-                    for key, each in one.replicas.items()
-                },
-                least=one.least,
-                eligible=sorted(one.eligible),
-                confirmed=one.confirmed,
-                confirmed_epoch=one.confirmed_epoch,
-                unclean_epoch=one.unclean_epoch,
-                to_hear=sorted(one.to_hear),
-            )
-            for name, one in self._sets.items()
-        }
-        return msgspec.json.encode(_SavedTable(self.state_id, sets))
+        sets = msgspec.to_builtins(self._sets, order="deterministic")
+        for each in sets.values():
+            del each["name"]  # it is the key
+        return msgspec.json.encode({"stateId": self.state_id, "sets": sets})
 
     def name(self, state_id: str) -> None:
         """Give the state an identity, which it keeps."""
@@ -238,7 +176,7 @@ class ReplicaTable:
                     f"Broker-set: {name} hasn't been registered in controller, but broker try to apply brokerId:"
                     f" {broker_id}",
                 )
-            found = ReplicaSet(cluster, name)
+            found = ReplicaSet.new(cluster, name)
         elif cluster != found.cluster:
             raise Refusal(
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID,
@@ -272,7 +210,7 @@ class ReplicaTable:
                 ResponseCode.CONTROLLER_BROKER_ID_INVALID,
                 f"BrokerId: {broker_id} of broker-set: {found.name} is alive at {replica.address}",
             )
-        moved = replace(replica, address=address)
+        moved = msgspec.structs.replace(replica, address=address)
         self.ledger.resize(_size(found, replica), _size(found, moved))
         found.replicas[broker_id] = moved
         self.generation += 1
