@@ -39,14 +39,6 @@ COMPARED_AT_ONCE = 1_024
 
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 """Labels that RocketMQ gives the metrics of its store (DefaultStoreMetricsManager)."""
-_STORE_METRICS = frozenset(
-    (
-        "storage_size_bytes",
-        "storage_flush_behind_bytes",
-        "storage_dispatch_behind_bytes",
-        "storage_message_reserve_time_milliseconds",
-    )
-)
 
 
 def render(app: BrokerNode) -> Work[bytes]:
@@ -134,118 +126,6 @@ def _limit_histogram(metric: Metric, limit: int) -> Work[int]:
     return len(rest) * each
 
 
-_Figure = tuple[str, str, float]
-"""Name, help and value of a gauge."""
-
-
-def _log_figures(store: MessageStore, reserve_time_ms: float) -> tuple[_Figure, ...]:
-    """The log's."""
-    return (
-        (
-            "storage_size_bytes",
-            "bytes between the start and the end of the log",
-            store.log.position - store.log.min_offset,
-        ),
-        (
-            "storage_flush_behind_bytes",
-            "bytes that are not synced yet",
-            store.log.position - store.log.durable,
-        ),
-        ("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0),
-        (
-            "storage_message_reserve_time_milliseconds",
-            "ms since the oldest message was stored",
-            reserve_time_ms,
-        ),
-        (
-            "storage_read_only",
-            "1 when the store accepts no writes",
-            store.condition.read_only is not None,
-        ),
-        (
-            "storage_unreadable",
-            "1 while a part of the store cannot be read",
-            store.status.read_problem is not None,
-        ),
-    )
-
-
-def _state_figures(store: MessageStore) -> tuple[_Figure, ...]:
-    """Those of the index, of the disks and of damage."""
-    return (
-        (
-            "storage_index_problem",
-            "1 while new messages cannot be found by key",
-            store.status.index_problem is not None,
-        ),
-        (
-            "storage_index_behind_bytes",
-            "bytes of the log whose messages cannot be found by key yet",
-            store.status.index_behind_bytes,
-        ),
-        (
-            "storage_disk_used_percent",
-            "of the fullest disk that the store is on, when last measured",
-            store.status.disk_used_percent,
-        ),
-        (
-            "storage_disk_full",
-            "1 while messages are refused because the disk is full",
-            store.status.disk_full is not None,
-        ),
-        (
-            "storage_deleted_segments",
-            "segments of the log deleted since the start",
-            store.status.deleted_segments,
-        ),
-        (
-            "storage_damaged_reads",
-            "records skipped because they do not match their queue entry",
-            store.status.damaged_reads,
-        ),
-        (
-            "storage_damaged_places",
-            "damaged places of the log that are not healed; /health/ready lists them",
-            len(store.status.damaged_offsets),
-        ),
-        (
-            "storage_damaged_bytes",
-            "bytes of the log that hold no valid record now",
-            store.log_damage.damaged_bytes,
-        ),
-    )
-
-
-def _traffic_figures(core: BrokerCore) -> tuple[_Figure, ...]:
-    """Those of waiting requests and of replicas."""
-    store, role = core.store, core.role
-    return (
-        (
-            "sends_refused",
-            "1 while sends are refused; /health/ready says why",
-            core.sends_refused is not None,
-        ),
-        ("send_waiting", "sends that wait for their flush", len(core.acks)),
-        ("pull_waiting", "pulls that wait for messages", core.pulls.parked.count),
-        ("slaves_in_sync", "slaves that are in sync", role.replicas.in_sync - 1),
-        (
-            "slave_behind_bytes",
-            "bytes of its master's log that a slave lacks; 0 on a master",
-            0 if role.follower is None else role.follower.behind_bytes,
-        ),
-        (
-            "replica_refuses_cut",
-            "1 while a slave follows no master, because the logs of both differ where neither may be cut",
-            role.follower is not None and role.follower.refused_since_ms is not None,
-        ),
-        (
-            "replica_damaged",
-            "1 while this replica is no member of its set, because its log cannot be trusted",
-            bool(store.member.damage),
-        ),
-    )
-
-
 class _BrokerMetrics:
     def __init__(self, app: BrokerNode) -> None:
         self._app = app
@@ -271,6 +151,7 @@ class _BrokerMetrics:
             yield from consumers(core.state, families, self._app.clock.now_ms())
             yield from clients(core.state.clients, families)
             yield from self._storage(core)
+            yield from self._waiting(core)
             yield from self._timers(core)
             yield from self._pop(core)
             yield from self._compaction(core.store.upkeep.compact_duty)
@@ -291,14 +172,11 @@ class _BrokerMetrics:
         server = parts.server
         counts = server.counts
         yield self._rocketmq.level("remoting_connections", "open connections", server.connections)
-        yield self._rocketmq.count(
-            "remoting_connections_refused", "connections refused because of a limit", counts.refused
-        )
-        yield self._rocketmq.count(
-            "replication_connections_refused",
-            "connections to haListenPort that were refused, or closed before they reported a position",
-            parts.slaves.refused_connections,
-        )
+        text = "connections refused because of a limit"
+        yield self._rocketmq.count("remoting_connections_refused", text, counts.refused)
+        refused = parts.slaves.refused_connections
+        text = "connections to haListenPort that were refused, or closed before they reported a position"
+        yield self._rocketmq.count("replication_connections_refused", text, refused)
         text = "connections closed for unread answers or incomplete frames"
         yield self._rocketmq.count("remoting_connections_dropped", text, counts.dropped)
         text = "bytes of answers that peers have not read yet"
@@ -355,23 +233,57 @@ class _BrokerMetrics:
         yield from extension_calls(core.extensions, own)
 
     def _storage(self, core: BrokerCore) -> Iterator[Metric]:
-        store, node = core.store, self._rocketmq.node
-        figures = (
-            *_log_figures(store, self._reserve_time_ms(store)),
-            *_state_figures(store),
-            *_traffic_figures(core),
-        )
-        for name, text, value in figures:
-            labels = _STORAGE if name in _STORE_METRICS else {}
-            gauge = self._rocketmq.gauge(name, text, *labels)
-            gauge.add_metric((*node, *labels.values()), float(value))
-            yield gauge
+        """The log, the index, disks and damage."""
+        store, log, status, level = core.store, core.store.log, core.store.status, self._rocketmq.level
+        text = "bytes between the start and the end of the log"
+        yield self._stored("storage_size_bytes", text, log.position - log.min_offset)
+        text = "bytes that are not synced yet"
+        yield self._stored("storage_flush_behind_bytes", text, log.position - log.durable)
+        yield self._stored("storage_dispatch_behind_bytes", "bytes not yet in a queue", 0)
+        text = "ms since the oldest message was stored"
+        yield self._stored("storage_message_reserve_time_milliseconds", text, self._reserve_time_ms(store))
+        text = "1 when the store accepts no writes"
+        yield level("storage_read_only", text, store.condition.read_only is not None)
+        text = "1 while a part of the store cannot be read"
+        yield level("storage_unreadable", text, status.read_problem is not None)
+        text = "1 while new messages cannot be found by key"
+        yield level("storage_index_problem", text, status.index_problem is not None)
+        text = "bytes of the log whose messages cannot be found by key yet"
+        yield level("storage_index_behind_bytes", text, status.index_behind_bytes)
+        text = "of the fullest disk that the store is on, when last measured"
+        yield level("storage_disk_used_percent", text, status.disk_used_percent)
+        text = "1 while messages are refused because the disk is full"
+        yield level("storage_disk_full", text, status.disk_full is not None)
+        text = "segments of the log deleted since the start"
+        yield level("storage_deleted_segments", text, status.deleted_segments)
+        text = "records skipped because they do not match their queue entry"
+        yield level("storage_damaged_reads", text, status.damaged_reads)
+        text = "damaged places of the log that are not healed; /health/ready lists them"
+        yield level("storage_damaged_places", text, len(status.damaged_offsets))
+        text = "bytes of the log that hold no valid record now"
+        yield level("storage_damaged_bytes", text, store.log_damage.damaged_bytes)
         damage = self._rocketmq.gauge(
             "storage_damage", "damage found since the start; /health/ready lists it", "kind", "outcome"
         )
         for (kind, outcome), count in sorted(store.damages.counts.items()):
-            damage.add_metric((*node, kind, outcome), count)
+            damage.add_metric((*self._rocketmq.node, kind, outcome), count)
         yield damage
+
+    def _waiting(self, core: BrokerCore) -> Iterator[Metric]:
+        """Requests that wait, and replicas."""
+        follower, level = core.role.follower, self._rocketmq.level
+        text = "1 while sends are refused; /health/ready says why"
+        yield level("sends_refused", text, core.sends_refused is not None)
+        yield level("send_waiting", "sends that wait for their flush", len(core.acks))
+        yield level("pull_waiting", "pulls that wait for messages", core.pulls.parked.count)
+        yield level("slaves_in_sync", "slaves that are in sync", core.role.replicas.in_sync - 1)
+        text = "bytes of its master's log that a slave lacks; 0 on a master"
+        yield level("slave_behind_bytes", text, 0 if follower is None else follower.behind_bytes)
+        text = "1 while a slave follows no master, because the logs of both differ where neither may be cut"
+        refuses = follower is not None and follower.refused_since_ms is not None
+        yield level("replica_refuses_cut", text, refuses)
+        text = "1 while this replica is no member of its set, because its log cannot be trusted"
+        yield level("replica_damaged", text, bool(core.store.member.damage))
 
     def _compaction(self, duty: CompactDuty) -> Iterator[Metric]:
         yield self._own.count("compaction_runs", "runs of the broker's own compaction", duty.runs)
@@ -400,23 +312,13 @@ class _BrokerMetrics:
     def _timers(self, core: BrokerCore) -> Iterator[Metric | None]:
         table, counts = core.runtime_info(), core.timers.metrics
         node = (*self._rocketmq.node, *_STORAGE.values())
-        for name, text, value in (
-            ("enqueue_lag", "timer messages not yet in the wheel", int(table["timerOffsetBehind"])),
-            ("dequeue_lag", "messages in the wheel", int(table["timerCongestNum"])),
-            (
-                "enqueue_latency_milliseconds",
-                "ms that the oldest message outside the wheel has waited",
-                core.timers.enqueue_latency_ms(),
-            ),
-            (
-                "dequeue_latency_milliseconds",
-                "ms that delivery is behind, in whole seconds",
-                int(table["timerReadBehind"]) * 1000,
-            ),
-        ):
-            gauge = self._rocketmq.gauge(f"timer_{name}", text, *_STORAGE)
-            gauge.add_metric(node, value)
-            yield gauge
+        text = "timer messages not yet in the wheel"
+        yield self._stored("timer_enqueue_lag", text, int(table["timerOffsetBehind"]))
+        yield self._stored("timer_dequeue_lag", "messages in the wheel", int(table["timerCongestNum"]))
+        text = "ms that the oldest message outside the wheel has waited"
+        yield self._stored("timer_enqueue_latency_milliseconds", text, core.timers.enqueue_latency_ms())
+        text = "ms that delivery is behind, in whole seconds"
+        yield self._stored("timer_dequeue_latency_milliseconds", text, int(table["timerReadBehind"]) * 1000)
         snapshot = self._rocketmq.gauge(
             "timer_message_snapshot",
             "messages in the wheel by remaining delay",
@@ -494,6 +396,12 @@ class _BrokerMetrics:
         yield put
         yield read
         yield revived
+
+    def _stored(self, name: str, text: str, value: float) -> Metric:
+        """A gauge of one series, with the labels of the store."""
+        gauge = self._rocketmq.gauge(name, text, *_STORAGE)
+        gauge.add_metric((*self._rocketmq.node, *_STORAGE.values()), float(value))
+        return gauge
 
     def _reserve_time_ms(self, store: MessageStore) -> int:
         oldest = store.reads.earliest_store_timestamp()
