@@ -18,7 +18,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import GrpcCaller, OnRequest, Rights
 from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, GrpcClients
 from mqspark_server.proxy.clients.grpchalves import GrpcHalves
@@ -36,20 +36,13 @@ class BenchLink:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.peer = bench.peer()
+        self.rights = Rights(None, self.peer.session)
         self.takes_runs = True
         self.runs = 0
         self.codes: list[int] = []
         self.answers: list[bytes] = []
         """Responses to requests of the broker."""
         self._pending: dict[int, asyncio.Future[Command]] = {}
-
-    def sign_in(self, proof: Proof | None, address: str) -> None: ...
-
-    def may_see(self, topic: str) -> None: ...
-
-    def may_write(self, topic: str) -> None: ...
-
-    def may_change_server(self) -> None: ...
 
     async def request(
         self,

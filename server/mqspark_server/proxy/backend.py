@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from mqspark.auth.gate import Gate
+from mqspark.auth.policies import Action, Kind
 from mqspark.base.clock import Clock
 from mqspark.broker.pop.ackrun import AckRun
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData
 from mqspark.protocol.command import Command
+from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.session import Session
+from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
 ANSWER_TIMEOUT_S = 3.0
 """How long a broker may take for a request that it answers at once."""
@@ -33,6 +39,47 @@ class GrpcCaller(NamedTuple):
     language: int
     """mqspark.protocol.codes.Language."""
     version: int
+
+
+class Rights:
+    """What one client may do, once it has proved who it is. ``session``: where the gate notes that. Without users there
+    is no gate, and everybody may do everything."""
+
+    def __init__(self, gate: Gate | None, session: Session) -> None:
+        self._gate = gate
+        self._session = session
+
+    def sign_in(self, proof: Proof | None, address: str) -> None:
+        """``address``: of the peer that gives the proof. Raises GrpcRefusal when there are users, and the proof does
+        not hold."""
+        if self._gate is None:
+            return
+        if proof is None:
+            raise GrpcRefusal(pb.UNAUTHORIZED, "username cannot be null.")
+        try:
+            self._gate.sign_in(self._session, *proof, address)
+        except Refusal as refusal:
+            raise GrpcRefusal(pb.UNAUTHORIZED, refusal.remark) from None
+
+    def see(self, topic: str) -> None:
+        """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
+        self._check(Kind.TOPIC, topic, "QueryRoute", Action.PUB, Action.SUB)
+
+    def write(self, topic: str) -> None:
+        """Raises GrpcRefusal when the client may not write to the topic."""
+        self._check(Kind.TOPIC, topic, "Telemetry", Action.PUB)
+
+    def change_server(self) -> None:
+        """Raises GrpcRefusal when the client may not change the cluster."""
+        self._check(Kind.CLUSTER, "", "ChangeLogLevel", Action.UPDATE)
+
+    def _check(self, kind: Kind, name: str, request: str, *actions: Action) -> None:
+        if self._gate is None:
+            return
+        try:
+            self._gate.authorize(self._session, kind, name, frozenset(actions), request)
+        except Refusal as refusal:
+            raise GrpcRefusal(pb.FORBIDDEN, refusal.remark) from None
 
 
 Doors = Mapping[str, tuple[str, int]]
@@ -103,10 +150,8 @@ class Link(Protocol):
         """For plain sends."""
         ...
 
-    def sign_in(self, proof: Proof | None, address: str) -> None:
-        """``address``: of the peer that gives the proof. Raises GrpcRefusal when brokers have users, and the proof does
-        not hold."""
-        ...
+    @property
+    def rights(self) -> Rights: ...
 
     def request(
         self,
@@ -136,18 +181,6 @@ class Link(Protocol):
 
     def answer(self, broker: str, frame: bytes) -> None:
         """The response frame to a request of ``broker``."""
-        ...
-
-    def may_see(self, topic: str) -> None:
-        """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
-        ...
-
-    def may_write(self, topic: str) -> None:
-        """Raises GrpcRefusal when the client may not write to the topic."""
-        ...
-
-    def may_change_server(self) -> None:
-        """Raises GrpcRefusal when the client may not change the cluster."""
         ...
 
     def close(self) -> None: ...

@@ -20,10 +20,9 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Rights
 from mqspark_server.proxy.backends.directlink import DirectLink
 from mqspark_server.proxy.backends.otherbrokers import OtherBrokers
-from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, check_writing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, checked, too_late
 
 
@@ -39,23 +38,8 @@ class BrokerLink:
         self._peer = server.local_peer(caller.address)
         self._peer.language, self._peer.version = caller.language, caller.version
         self.direct = DirectLink(core, server, self._peer.session)
+        self.rights = Rights(core.gate, self._peer.session)
         self._peer.on_request = lambda command: on_request(self._broker_name, command)
-
-    def sign_in(self, proof: Proof | None, address: str) -> None:
-        if self._core.gate is not None:
-            sign_in(self._core.gate, self._peer.session, proof, address)
-
-    def may_see(self, topic: str) -> None:
-        if self._core.gate is not None:
-            check_seeing(self._core.gate, self._peer.session, topic)
-
-    def may_write(self, topic: str) -> None:
-        if self._core.gate is not None:
-            check_writing(self._core.gate, self._peer.session, topic)
-
-    def may_change_server(self) -> None:
-        if self._core.gate is not None:
-            check_changing(self._core.gate, self._peer.session)
 
     async def request(
         self,

@@ -28,7 +28,7 @@ from mqspark.protocol.headers.admin_headers import (
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark_server.net.outbound import Outbound
-from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Proof
+from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Rights
 from mqspark_server.proxy.backends.clusteracks import acknowledge
 from mqspark_server.proxy.backends.clusterroutes import BrokerServer, ClusterRoutes, Recent
 from mqspark_server.proxy.backends.clustersends import ClusterSends
@@ -46,25 +46,12 @@ class ClusterLink:
         self._caller = caller
         self._on_request = on_request
         self._users = cluster.users
-        self._session = None if cluster.users is None else cluster.users.session_of(caller)
+        self._session = Session(0, *caller.address, [])
+        self.rights = (
+            Rights(None, self._session) if self._users is None else self._users.rights(self._session)
+        )
         self._brokers: dict[str, tuple[str, BrokerServer]] = {}
         """Name of a broker → address of its master, and the connection: as many as the cluster has."""
-
-    def sign_in(self, proof: Proof | None, address: str) -> None:
-        if self._users is not None and self._session is not None:
-            self._users.sign_in(self._session, proof, address)
-
-    def may_see(self, topic: str) -> None:
-        if self._users is not None and self._session is not None:
-            self._users.check_seeing(self._session, topic)
-
-    def may_write(self, topic: str) -> None:
-        if self._users is not None and self._session is not None:
-            self._users.check_writing(self._session, topic)
-
-    def may_change_server(self) -> None:
-        if self._users is not None and self._session is not None:
-            self._users.check_changing(self._session)
 
     def request(
         self,
@@ -76,14 +63,13 @@ class ClusterLink:
         timeout_s: float,
     ) -> Awaitable[Command]:
         server = self._server(broker)
-        if self._users is not None and self._session is not None:
-            return self._judged(self._users, self._session, broker, code, header, body, timeout_s)
+        if self._users is not None:
+            return self._judged(self._users, broker, code, header, body, timeout_s)
         return server.request(code, header, body, timeout_s=timeout_s)
 
     async def _judged(
         self,
         users: ClusterUsers,
-        session: Session,
         broker: str,
         code: int,
         header: Header | Mapping[str, str] | None,
@@ -91,7 +77,7 @@ class ClusterLink:
         timeout_s: float,
     ) -> Command:
         server = self._server(broker)
-        await users.check(session, code, header, body, server.request, broker)
+        await users.check(self._session, code, header, body, server.request, broker)
         return await server.request(code, header, body, timeout_s=timeout_s)
 
     def acknowledge(self, broker: str, run: AckRun) -> bool:
@@ -135,7 +121,7 @@ class ClusterLink:
             route = await self._routes.route_or_none(topic)
             brokers.update({each.broker_name: None for each in route.queue_datas} if route else {})
         code = RequestCode.HEART_BEAT
-        if not brokers and self._users is not None and self._session is not None:
+        if not brokers and self._users is not None:
             # Nobody is told, but what it says of itself has to be true all the same.
             await self._users.check(self._session, code, None, heartbeat, self._routes.ask_any)
         for broker in brokers:

@@ -39,9 +39,8 @@ from mqspark.protocol.session import Session
 from mqspark.record.record import decode_record
 from mqspark_server.authfiles import KEY_BYTES, AesGcm
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import GrpcCaller, Proof
+from mqspark_server.proxy.backend import Proof, Rights
 from mqspark_server.proxy.backends.clusterroutes import Recent
-from mqspark_server.proxy.backends.signedin import check_changing, check_seeing, check_writing, sign_in
 from mqspark_server.proxy.grpcstatus import GrpcRefusal, code_of, refusal_of
 
 REFRESH_S = 10.0
@@ -111,6 +110,17 @@ def _nothing(session: Session, command: Command) -> None:
 def _log_refusal(audited: Audited) -> None:
     if not audited.allowed:
         log.info("%s at %s is refused: %s", audited.user or "nobody", audited.peer, audited.reason)
+
+
+class _RightsOfCopy(Rights):
+    def __init__(self, users: Users, gate: Gate, session: Session) -> None:
+        super().__init__(gate, session)
+        self._users = users
+
+    def sign_in(self, proof: Proof | None, address: str) -> None:
+        if not len(self._users):
+            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the users of the cluster are not known yet")
+        super().sign_in(proof, address)
 
 
 class ClusterUsers:
@@ -195,27 +205,8 @@ class ClusterUsers:
 
     # --- one client ---
 
-    def session_of(self, caller: GrpcCaller) -> Session:
-        """Where the gate notes who a client is."""
-        return Session(0, *caller.address, [])
-
-    def sign_in(self, session: Session, proof: Proof | None, address: str) -> None:
-        """``address``: of the peer that gives the proof. Raises GrpcRefusal unless it holds."""
-        if not len(self._users):
-            raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "the users of the cluster are not known yet")
-        sign_in(self._gate, session, proof, address)
-
-    def check_seeing(self, session: Session, topic: str) -> None:
-        """Raises GrpcRefusal when the client may neither write to the topic nor read it."""
-        check_seeing(self._gate, session, topic)
-
-    def check_writing(self, session: Session, topic: str) -> None:
-        """Raises GrpcRefusal when the client may not write to the topic."""
-        check_writing(self._gate, session, topic)
-
-    def check_changing(self, session: Session) -> None:
-        """Raises GrpcRefusal when the client may not change the cluster."""
-        check_changing(self._gate, session)
+    def rights(self, session: Session) -> Rights:
+        return _RightsOfCopy(self._users, self._gate, session)
 
     async def check(
         self,

@@ -82,10 +82,10 @@ class GrpcCall:
 
     async def route(self, topic: str) -> TopicRouteData:
         """Raises GrpcRefusal when there is no such topic, or it is none of the caller's."""
-        self.client.link.may_see(topic)
+        self.client.link.rights.see(topic)
         return await self.backend.route(topic)
 
     async def whole_route(self, topic: str) -> tuple[TopicRouteData, Doors]:
         """As ``ProxyBackend.whole_route``. Raises as ``route``."""
-        self.client.link.may_see(topic)
+        self.client.link.rights.see(topic)
         return await self.backend.whole_route(topic)

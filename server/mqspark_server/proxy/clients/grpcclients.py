@@ -201,7 +201,7 @@ class GrpcClients:
             client = GrpcClient(caller, identity.version_text)
             client.link = self._backend.link(caller, self._receiver(client))
             try:
-                client.link.sign_in(identity.proof, metadata.address[0])
+                client.link.rights.sign_in(identity.proof, metadata.address[0])
                 self._clients[client.key] = client
             except TableFull as error:
                 client.link.close()
@@ -210,7 +210,7 @@ class GrpcClients:
                 client.link.close()
                 raise
         else:
-            client.link.sign_in(identity.proof, metadata.address[0])
+            client.link.rights.sign_in(identity.proof, metadata.address[0])
         client.used_at = monotonic()
         return client
 

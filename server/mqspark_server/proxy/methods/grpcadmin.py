@@ -19,7 +19,7 @@ _LEVELS = {
 
 async def change_log_level(call: GrpcCall, request: pb.ChangeLogLevelRequest) -> pb.ChangeLogLevelResponse:
     """For the whole process, until it is started again. Raises GrpcRefusal."""
-    call.client.link.may_change_server()
+    call.client.link.rights.change_server()
     level = _LEVELS.get(request.level)
     if level is None:
         raise GrpcRefusal(pb.BAD_REQUEST, f"{request.level} is no log level")

@@ -213,7 +213,7 @@ async def recall_message(call: GrpcCall, request: pb.RecallMessageRequest) -> pb
 
 async def check_type(call: GrpcCall, topic: str, kind: str) -> None:
     """Raises GrpcRefusal unless the topic takes messages of this type. What it takes is for those who may use it."""
-    call.client.link.may_see(topic)
+    call.client.link.rights.see(topic)
     _check_type(kind, await call.backend.message_type(topic))
 
 

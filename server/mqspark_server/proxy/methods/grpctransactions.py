@@ -66,7 +66,7 @@ def check_transaction(shared: Shared, client: GrpcClient, broker_name: str, comm
         log.warning("%s checks a transaction that cannot be read: %s", broker_name, error)
         return
     try:
-        client.link.may_write(message.topic)  # the broker knows only who asks for all clients
+        client.link.rights.write(message.topic)  # the broker knows only who asks for all clients
     except GrpcRefusal as refusal:
         log.info("%s is asked for no transaction of %s: %s", client.caller.client_id, message.topic, refusal)
         return

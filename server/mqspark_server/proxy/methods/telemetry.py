@@ -201,7 +201,7 @@ async def _announce(call: GrpcCall) -> None:
         # A producer of gRPC has no group. Checks of transactions look for one of its topic.
         topics = [each.name for each in settings.publishing.topics]
         for topic in topics:
-            call.client.link.may_write(topic)
+            call.client.link.rights.write(topic)
         data.producer_data_set = [ProducerData(group_name=topic) for topic in topics]
         if not topics:
             return

@@ -12,13 +12,14 @@ import pytest
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import FAILURES
 from mqspark.errors import ConfigError
-from mqspark.protocol.codes import Language, RequestCode, ResponseCode
+from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import AckMessageRequestHeader
 from mqspark.protocol.headers.header import Header
+from mqspark.protocol.session import Session
 from mqspark.protocol.signature import Signer
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import GrpcCaller, Proof
+from mqspark_server.proxy.backend import Proof
 from mqspark_server.proxy.backends import clusterusers
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers, check_auth_of_proxy
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
@@ -86,7 +87,6 @@ def ack(topic: str) -> AckMessageRequestHeader:
 
 
 HERE, ELSEWHERE = "10.0.0.7", "203.0.113.7"
-CALLER = GrpcCaller("client", "reader", (HERE, 4000), Language.JAVA, 0)
 
 
 @pytest.fixture
@@ -97,6 +97,10 @@ def broker() -> JavaBroker:
 @pytest.fixture
 def users(broker: JavaBroker) -> ClusterUsers:
     return ClusterUsers(CONFIG, broker.ask, broker.ask_broker)
+
+
+def session_of_caller() -> Session:
+    return Session(0, HERE, 4000, [])
 
 
 def refused(error: pytest.ExceptionInfo[GrpcRefusal]) -> int:
@@ -120,7 +124,7 @@ async def test_users_are_copied_again_whatever_went_wrong(
     try:
         for _ in range(200):
             await asyncio.sleep(0)
-        users.sign_in(users.session_of(CALLER), proof("reader"), HERE)
+        users.rights(session_of_caller()).sign_in(proof("reader"), HERE)
     finally:
         users.close()
     assert "the users of the cluster cannot be copied" in caplog.text
@@ -129,18 +133,18 @@ async def test_users_are_copied_again_whatever_went_wrong(
 async def test_a_broker_of_rocketmq_lists_its_users_and_policies(
     broker: JavaBroker, users: ClusterUsers
 ) -> None:
-    session = users.session_of(CALLER)
+    session = session_of_caller()
     with pytest.raises(GrpcRefusal, match="not known yet"):
-        users.sign_in(session, proof("reader"), HERE)
+        users.rights(session).sign_in(proof("reader"), HERE)
     await users.refresh()
-    users.sign_in(session, proof("reader"), HERE)
-    users.check_seeing(session, "open")
+    users.rights(session).sign_in(proof("reader"), HERE)
+    users.rights(session).see("open")
     await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
     with pytest.raises(GrpcRefusal) as error:
         await users.check(session, RequestCode.ACK_MESSAGE, ack("closed"), b"", no_place)
     assert refused(error) == pb.FORBIDDEN
     with pytest.raises(GrpcRefusal) as error:
-        users.check_seeing(session, "closed")
+        users.rights(session).see("closed")
     assert refused(error) == pb.FORBIDDEN
 
 
@@ -151,20 +155,20 @@ async def test_a_client_id_lends_nobody_an_address(
     """The calls of a client id and its user are judged as those of one client, wherever they come from."""
     broker.acls[0]["policies"][0]["entries"][0]["sourceIps"] = sources  # type: ignore[index]
     await users.refresh()
-    session = users.session_of(CALLER)
-    users.sign_in(session, proof("reader"), HERE)
+    session = session_of_caller()
+    users.rights(session).sign_in(proof("reader"), HERE)
     if sources is None:
-        users.sign_in(session, proof("reader"), ELSEWHERE)  # balancers spread the calls of a client
+        users.rights(session).sign_in(proof("reader"), ELSEWHERE)  # balancers spread the calls of a client
     else:
         with pytest.raises(GrpcRefusal, match="has policies for addresses"):
-            users.sign_in(session, proof("reader"), ELSEWHERE)
+            users.rights(session).sign_in(proof("reader"), ELSEWHERE)
     for _ in range(FAILURES):
         with pytest.raises(GrpcRefusal):
-            users.sign_in(session, proof("reader", "guessed"), ELSEWHERE)
+            users.rights(session).sign_in(proof("reader", "guessed"), ELSEWHERE)
     with pytest.raises(GrpcRefusal, match="too many wrong signatures"):
-        users.sign_in(session, proof("reader"), ELSEWHERE)
-    users.sign_in(session, proof("reader"), HERE)
-    users.sign_in(users.session_of(CALLER), proof("reader"), HERE)
+        users.rights(session).sign_in(proof("reader"), ELSEWHERE)
+    users.rights(session).sign_in(proof("reader"), HERE)
+    users.rights(session_of_caller()).sign_in(proof("reader"), HERE)
 
 
 async def test_retries_of_another_group_are_not_those_of_ones_own_and_a_topic(
@@ -174,8 +178,8 @@ async def test_retries_of_another_group_are_not_those_of_ones_own_and_a_topic(
     entry = {"resource": "Topic:*", "actions": ["Sub"], "sourceIps": None, "decision": "Allow"}
     broker.acls[0]["policies"][0]["entries"][0] = entry  # type: ignore[index]
     await users.refresh()
-    session = users.session_of(CALLER)
-    users.sign_in(session, proof("reader"), HERE)
+    session = session_of_caller()
+    users.rights(session).sign_in(proof("reader"), HERE)
 
     async def acknowledge(topic: str, at: str = BROKER) -> None:
         await users.check(session, RequestCode.ACK_MESSAGE, ack(topic), b"", no_place, at)
@@ -195,16 +199,16 @@ async def test_retries_of_another_group_are_not_those_of_ones_own_and_a_topic(
 async def test_a_proof_that_does_not_hold_is_refused(users: ClusterUsers, given: Proof | None) -> None:
     await users.refresh()
     with pytest.raises(GrpcRefusal) as error:
-        users.sign_in(users.session_of(CALLER), given, HERE)
+        users.rights(session_of_caller()).sign_in(given, HERE)
     assert refused(error) == pb.UNAUTHORIZED
 
 
 async def test_a_user_that_is_removed_is_refused_and_a_broker_that_fails_changes_nothing(
     broker: JavaBroker, users: ClusterUsers
 ) -> None:
-    session = users.session_of(CALLER)
+    session = session_of_caller()
     await users.refresh()
-    users.sign_in(session, proof("reader"), HERE)
+    users.rights(session).sign_in(proof("reader"), HERE)
     broker.code = ResponseCode.NO_PERMISSION
     with pytest.raises(Exception, match="refuses to send its users"):
         await users.refresh()
@@ -215,7 +219,7 @@ async def test_a_user_that_is_removed_is_refused_and_a_broker_that_fails_changes
     with pytest.raises(GrpcRefusal):
         await users.check(session, RequestCode.ACK_MESSAGE, ack("open"), b"", no_place)
     with pytest.raises(GrpcRefusal):
-        users.sign_in(session, proof("reader"), HERE)
+        users.rights(session).sign_in(proof("reader"), HERE)
 
 
 @pytest.mark.parametrize(

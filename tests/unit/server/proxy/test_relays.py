@@ -14,13 +14,14 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.backend import Rights
 from mqspark_server.proxy.clients.grpcclients import MAX_ASKED, GrpcClient, TelemetryStream
 from mqspark_server.proxy.content.subscribed import MAX_FILTER_LENGTH
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods import grpcrelays
 from mqspark_server.proxy.methods.telemetry import asked_by_broker, telemetry
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.proxy_kit import BenchLink, ProxyBench, settled
+from tests.unit.proxy_kit import ProxyBench, settled
 
 pytestmark = pytest.mark.anyio
 
@@ -80,10 +81,10 @@ async def test_a_check_shows_its_message_to_who_may_write_the_topic_alone(
     assert told is not None
     assert told.recover_orphaned_transaction_command.message.body == b"of writers"
 
-    def refuse(link: BenchLink, topic: str) -> None:
+    def refuse(rights: Rights, topic: str) -> None:
         raise GrpcRefusal(pb.FORBIDDEN, f"not {topic}")
 
-    monkeypatch.setattr(BenchLink, "may_write", refuse)
+    monkeypatch.setattr(Rights, "write", refuse)
     asked_by_broker(proxy.shared, client, "broker", check)
     assert stream.commands.empty()
 
