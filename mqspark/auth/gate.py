@@ -30,7 +30,7 @@ from mqspark.auth.bindings import Bindings, SignedText, signed_text
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import Attempts
 from mqspark.auth.policies import Access, Action, Kind, Ruling
-from mqspark.auth.users import User, Users, UserStatus
+from mqspark.auth.users import User, Users
 from mqspark.base.clock import Clock, SystemClock
 from mqspark.extensions import AuthenticationProvider, PresentedCredentials
 from mqspark.protocol.codes import ResponseCode
@@ -213,11 +213,11 @@ class Gate:
             raise self._refused(
                 session, command.code, "unauthenticated", "username cannot be null.", name or ""
             )
-        known = session.attributes.get(_KNOWN)
-        is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
-        if not isinstance(known, KnownUser) or is_new:
+        known = self._known(session, name)
+        is_new = known is None
+        if known is None:
             self._check_failures(session, command.code, name)
-            user = self._users.find(name)
+            user = self._users.enabled(name)
             known = None if user is None else KnownUser(user, _address(session), self._users.generation)
         signer = _NOBODY if known is None else known.user.signer
         if UNIQUE_KEY_QUERY in ext and command.version <= UNSIGNED_UNTIL:
@@ -230,7 +230,7 @@ class Gate:
         is_right = hmac.compare_digest(
             expected.encode(), given[:MAX_SIGNATURE_LENGTH].encode("utf-8", "replace")
         )
-        if known is None or not is_right or known.user.status is UserStatus.DISABLE:
+        if known is None or not is_right:
             self.attempts.note(_address(session), self._clock.monotonic_ms(), name)
             raise self._refused(session, command.code, "unauthenticated", _FAILED, name)
         self._check_binding(session, command, signed, known.user)
@@ -246,8 +246,7 @@ class Gate:
         """The user that the provider names; None: the signature decides. Raises Refusal."""
         ext, code = command.ext, command.code
         claimed = ext.get(ACCESS_KEY, "")
-        known = session.attributes.get(_KNOWN)
-        if not isinstance(known, KnownUser) or self._is_stale(known):
+        if self._known(session) is None:
             self._check_failures(session, code, claimed)
         certified = session.attributes.get(CERTIFICATE_NAME)
         try:
@@ -274,10 +273,11 @@ class Gate:
             raise self._refused(session, code, "unauthenticated", remark, claimed) from None
         if name is None:
             return None
-        is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
-        if not isinstance(known, KnownUser) or is_new:
-            user = self._users.find(name)
-            if user is None or user.status is UserStatus.DISABLE:
+        known = self._known(session, name)
+        is_new = known is None
+        if known is None:
+            user = self._users.enabled(name)
+            if user is None:
                 self.attempts.note(_address(session), self._clock.monotonic_ms(), claimed)
                 raise self._refused(session, code, "unauthenticated", _FAILED, claimed)
             known = KnownUser(user, _address(session), self._users.generation)
@@ -324,11 +324,11 @@ class Gate:
 
     def _user_of_certificate(self, session: Session, name: str, code: int) -> KnownUser:
         """The user that the connection's certificate names. Raises Refusal."""
-        known = session.attributes.get(_KNOWN)
-        if isinstance(known, KnownUser) and known.user.name == name and not self._is_stale(known):
+        known = self._known(session, name)
+        if known is not None:
             return known
-        user = self._users.find(name)
-        if user is None or user.status is UserStatus.DISABLE:
+        user = self._users.enabled(name)
+        if user is None:
             raise self._refused(session, code, "unauthenticated", "the certificate names no user.", name)
         self._count(session, code, user)
         known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
@@ -349,18 +349,17 @@ class Gate:
     def prove(self, name: str, secret: str) -> str | None:
         """Verify the secret of an enabled user. Returns a proof for ``vouch``, valid until the secret changes; None if
         the secret is wrong. Takes the same time for an unknown user."""
-        user = self._users.find(name)
+        user = self._users.enabled(name)
         signer = _NOBODY if user is None else user.signer
         given = Signer(name, secret).signature(_PROOF)
         is_right = hmac.compare_digest(given, signer.signature(_PROOF))
-        return given if is_right and user is not None and user.status is UserStatus.ENABLE else None
+        return given if is_right and user is not None else None
 
     def holds(self, name: str, proof: str) -> User | None:
         """The user of a proof; None once the user is removed or disabled, or has another secret."""
-        user = self._users.find(name)
-        if user is None or user.status is UserStatus.DISABLE:
-            return None
-        return user if hmac.compare_digest(user.signer.signature(_PROOF), proof) else None
+        user = self._users.enabled(name)
+        is_right = user is not None and hmac.compare_digest(user.signer.signature(_PROOF), proof)
+        return user if is_right else None
 
     def vouch(self, session: Session, name: str, proof: str, *, reads_only: bool = False) -> None:
         """Attribute all requests of this connection, which must be inside the process, to the user. ``reads_only``:
@@ -371,16 +370,15 @@ class Gate:
         """Attribute all requests of this connection, which must be inside the process, to the user, if ``digest`` is
         the HMAC-SHA1 of ``content`` under the user's secret. ``address``: of who says so, if the connection was made
         for somebody who may have been elsewhere. Raises Refusal."""
-        known = session.attributes.get(_KNOWN)
-        is_new = not isinstance(known, KnownUser) or known.user.name != name or self._is_stale(known)
+        is_new = self._known(session, name) is None
         source = address.partition("%")[0] or _address(session)
         is_elsewhere = source != _address(session)
         if is_new or is_elsewhere:
             self._check_failures(session, 0, name, source)
-        user = self._users.find(name)
+        user = self._users.enabled(name)
         expected = (_NOBODY if user is None else user.signer).signature(content)
         is_right = hmac.compare_digest(expected, base64.b64encode(digest).decode())
-        if not is_right or user is None or user.status is UserStatus.DISABLE:
+        if not is_right or user is None:
             self.attempts.note(source, self._clock.monotonic_ms(), name)
             raise self._refused(session, 0, "unauthenticated", _FAILED, name, request=_SIGN_IN)
         acl = self._users.acl(name) if is_elsewhere else None
@@ -400,8 +398,8 @@ class Gate:
         user = self.holds(vouched.user, vouched.proof)
         if user is None:
             raise self._refused(session, code, "unauthenticated", _FAILED, vouched.user, request=request)
-        known = session.attributes.get(_KNOWN)
-        if not isinstance(known, KnownUser) or known.user is not user or self._is_stale(known):
+        known = self._known(session)
+        if known is None or known.user is not user:
             known = session.attributes[_KNOWN] = KnownUser(user, _address(session), self._users.generation)
         return known
 
@@ -419,8 +417,8 @@ class Gate:
                 raise self._refused(session, 0, "forbidden", _READS_ONLY, vouched.user, access, request)
             if known.user.is_super or not self._authorizes:
                 if _changes(access):
-                    self._audit_decision(
-                        session, 0, vouched.user, (access.key,), True, allowed=True, request=request
+                    self._audit(
+                        Audited(vouched.user, session.peer, 0, (access.key,), True, "", True, request)
                     )
             else:
                 self._check_access(session, 0, known, access, request)
@@ -431,6 +429,13 @@ class Gate:
         self.decisions["allowed" if allowed else "unauthenticated"] += 1
         self._audit(Audited(user, peer, 0, (), allowed, reason, True, request))
 
+    def _known(self, session: Session, name: str | None = None) -> KnownUser | None:
+        """The connection's last user, if it is one of this name and no user has changed since."""
+        known = session.attributes.get(_KNOWN)
+        if not isinstance(known, KnownUser) or self._is_stale(known):
+            return None
+        return known if name is None or known.user.name == name else None
+
     def _is_stale(self, known: KnownUser) -> bool:
         return known.generation != self._users.generation
 
@@ -439,8 +444,8 @@ class Gate:
     def _check(self, session: Session, command: Command, row: Row | None) -> None:
         """Raises Refusal, or what the handler would raise for a malformed request."""
         known = self._identify(session, command)
+        name = "" if known is None else known.user.name
         if row is None or row.to_client:
-            name = "" if known is None else known.user.name
             raise self._refused(
                 session, command.code, "forbidden", f"code {command.code} is not allowed for any user", name
             )
@@ -448,13 +453,12 @@ class Gate:
         if isinstance(vouched, _Vouched) and vouched.reads_only and not _only_reads(row):
             raise self._refused(session, command.code, "forbidden", _READS_ONLY, vouched.user)
         if known is not None and known.user.is_super:
-            self._allowed(session, command, known, row)
+            self._allowed(session, command, name, row)
             return
         if row.super_only:
-            name = "" if known is None else known.user.name
             raise self._refused(session, command.code, "forbidden", "only a super user may do that", name)
         if not self._authorizes or command.code in self._unchecked:
-            self._allowed(session, command, known, row)
+            self._allowed(session, command, name, row)
             return
         if known is None:
             raise self._refused(
@@ -490,10 +494,8 @@ class Gate:
         if len(known.allowed) >= MAX_DECISIONS:
             known.allowed.clear()
         known.allowed.add(key)
-        names = (access.key,)
-        self._audit_decision(
-            session, code, known.user.name, names, _changes(access), allowed=True, request=request
-        )
+        name, changes = known.user.name, _changes(access)
+        self._audit(Audited(name, session.peer, code, (access.key,), True, "", changes, request))
 
     def _problem(self, known: KnownUser, access: Access) -> str | None:
         acl = self._users.acl(known.user.name)
@@ -510,8 +512,8 @@ class Gate:
         if not isinstance(known, KnownUser):
             return False
         if self._is_stale(known):
-            user = self._users.find(known.user.name)
-            if user is None or user.status is UserStatus.DISABLE:
+            user = self._users.enabled(known.user.name)
+            if user is None:
                 return False
             known = session.attributes[_KNOWN] = KnownUser(user, str(known.source), self._users.generation)
         if known.user.is_super or not self._authorizes:
@@ -531,13 +533,8 @@ class Gate:
         """The same user now; None when the user is gone or disabled, or has another secret."""
         if not self._is_stale(known):
             return known
-        user = self._users.find(known.user.name)
-        if user is None or user.status is UserStatus.DISABLE:
-            return None
-        proofs = [each.signer.signature(_PROOF) for each in (user, known.user)]
-        if not hmac.compare_digest(*proofs):
-            return None
-        return KnownUser(user, str(known.source), self._users.generation)
+        user = self.holds(known.user.name, known.user.signer.signature(_PROOF))
+        return None if user is None else KnownUser(user, str(known.source), self._users.generation)
 
     def lost(self, known: KnownUser, needs: Callable[[Facts], Iterable[Access]]) -> str:
         """Why the user no longer has one of these rights; '' with all of them."""
@@ -551,13 +548,11 @@ class Gate:
 
     # --- audit ---
 
-    def _allowed(self, session: Session, command: Command, known: KnownUser | None, row: Row) -> None:
+    def _allowed(self, session: Session, command: Command, name: str, row: Row) -> None:
         self.decisions["allowed"] += 1
-        changes = changes_more(command.code)
-        if changes:
+        if changes_more(command.code):
             resources = tuple(need.what for need in row.needs)
-            name = "" if known is None else known.user.name
-            self._audit_decision(session, command.code, name, resources, changes, allowed=True)
+            self._audit(Audited(name, session.peer, command.code, resources, True, "", True))
 
     def _refused(
         self,
@@ -572,24 +567,8 @@ class Gate:
         self.decisions[outcome] += 1
         resources = () if access is None else (access.key,)
         changes = access is not None and _changes(access)
-        self._audit_decision(
-            session, code, user, resources, changes, allowed=False, reason=remark, request=request
-        )
+        self._audit(Audited(user, session.peer, code, resources, False, remark, changes, request))
         return Refusal(ResponseCode.NO_PERMISSION, remark)
-
-    def _audit_decision(
-        self,
-        session: Session,
-        code: int,
-        user: str,
-        resources: tuple[str, ...],
-        changes: bool,
-        *,
-        allowed: bool,
-        reason: str = "",
-        request: str = "",
-    ) -> None:
-        self._audit(Audited(user, session.peer, code, resources, allowed, reason, changes, request))
 
 
 def changes_more(code: int) -> bool:

@@ -121,6 +121,10 @@ class Users:
     def find(self, name: str) -> User | None:
         return self._users.get(name)
 
+    def enabled(self, name: str) -> User | None:
+        user = self._users.get(name)
+        return None if user is None or user.status is UserStatus.DISABLE else user
+
     def secret_of(self, name: str) -> str:
         """For requests that the server sends in the user's name. Raises InvalidMessage for a user that is not there."""
         user = self._users.get(name)
