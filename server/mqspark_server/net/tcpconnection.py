@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
 from time import monotonic
-from typing import Protocol, cast
+from typing import Protocol
 
 from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
@@ -23,9 +22,8 @@ from mqspark.protocol.command import Command
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session, Take
 from mqspark_server.net.guards import CONNECTION_S, LINGER_S, GuardHost
-from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.lateness import Lateness
-from mqspark_server.net.memory_budget import Pace
+from mqspark_server.net.servedconnection import ServedConnection
 from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.tcp")
@@ -79,21 +77,20 @@ class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
     def enter_ring(self, connection: RemotingConnection) -> None: ...
 
 
-class RemotingConnection(asyncio.Protocol):
+class RemotingConnection(ServedConnection[ConnectionHost]):
     __slots__ = (
-        "_address", "_closed_here", "_fast", "_gate", "_in_ring", "_is_noted", "_iteration", "_local_port",
-        "_parser", "_server", "_session", "_transport", "_unread", "_until",
-        "_waiting", "_waiting_bytes", "_write_paused", "_written", "active_at", "dropped", "evicted",
-        "is_unidentified", "pace", "read_bytes",
+        "_fast", "_gate", "_iteration", "_local_port", "_parser", "_session", "_unread", "_until", "_waiting",
+        "_waiting_bytes",
     )  # fmt: skip
 
+    logger = log
+
     def __init__(self, server: ConnectionHost, local_port: int, fast: bool) -> None:
-        self._server = server
+        super().__init__(server)
         self._unread = server.unread
         self._local_port = local_port
         self._fast = fast
         self._parser = Connection(in_slices=True, reads_over=True)
-        self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._gate: TlsGate[RemotingConnection] | None = None
         """Turns received bytes into those of frames; None: they are the same."""
@@ -101,47 +98,16 @@ class RemotingConnection(asyncio.Protocol):
             self._gate = TlsGate(server.tls, server.handshakes, self)
         self._waiting: deque[Command] = deque()
         self._waiting_bytes = 0
-        self._write_paused = False
-        self._closed_here = False
-        self._address = ""
-        self.is_unidentified = True
-        """No frame of it was complete so far."""
-        self._is_noted = False
-        """Its last read ended in an incomplete frame."""
-        self.evicted = False
-        self._written = self.read_bytes = 0
-        """Bytes written, and how many of them the peer had read at the last check."""
-        self.dropped = False
-        self.pace = Pace(MIN_BYTES_PER_S, server.unread.unread_s)
-        """The rate at which the peer reads."""
-        self._in_ring = False
         self._iteration = -1
         self._until = 0.0
         """The time up to which commands are handled in this iteration."""
-        self.active_at = 0.0
 
     # -- asyncio.Protocol --------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not subclasses of asyncio's.
-        transport = cast(asyncio.Transport, transport)
-        server = self._server
-        self._transport = transport
-        sock = transport.get_extra_info("socket")
-        peer = _peer(transport)
-        problem = server.sockets.admit(self, sock.fileno() if sock is not None else 0, peer[0])
-        if problem is not None:
-            log.warning("%s: a connection of %s is refused: %s", server.name, peer[0], problem)
-            transport.abort()
-            return
-        self._address = peer[0]
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=server.unread.high_water_bytes)
-        self.active_at = server.loop.time()
-        self._session = server.open_session(self, peer, self._local_port, self._fast)
+    def admitted(self, transport: asyncio.Transport) -> None:
+        self._session = self._host.open_session(self, self.address, self._local_port, self._fast)
         self._session.local = endpoint(transport.get_extra_info("sockname"))
-        self._session.room = server.unread.high_water_bytes
+        self._session.room = self._unread.high_water_bytes
 
     def data_received(self, data: bytes) -> None:
         if self._gate is not None and self._session is not None:
@@ -152,7 +118,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _received(self, data: bytes) -> None:
         """These are bytes of frames."""
-        server, session = self._server, self._session
+        server, session = self._host, self._session
         if session is None:
             return
         self.active_at = now = monotonic()
@@ -183,12 +149,11 @@ class RemotingConnection(asyncio.Protocol):
     def _receive(self, session: Session, data: bytes, now: float, *, some_taken: bool = False) -> None:
         """The long way: handle these bytes as commands. ``some_taken``: of the same read, the core took what was
         before them."""
-        server = self._server
+        server = self._host
         try:
             commands = self._parser.receive_data(data)
         except ProtocolError as error:
-            server.counts.malformed += 1
-            self.close(str(error))
+            self.fail(str(error))
             return
         buffered = self._parser.buffered_bytes
         if buffered or self._is_noted:
@@ -229,7 +194,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _may_take(self, session: Session, now: float) -> bool:
         """Whether the core may be handed requests at once, and all of one read."""
-        server = self._server
+        server = self._host
         return not (
             self._waiting
             or self._write_paused
@@ -243,7 +208,7 @@ class RemotingConnection(asyncio.Protocol):
     def _take_at_once(self, take: Take, session: Session, data: bytes) -> int:
         """``_take`` where no other connection was read since this one: if the core takes all, the turn follows here
         instead of behind the reads of others, and need not be asked for. Returns where the rest begins."""
-        server = self._server
+        server = self._host
         server.scheduled = True
         try:
             end = self._taken(take, session, data, 0)
@@ -258,7 +223,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _take(self, take: Take, session: Session, data: bytes, at: int) -> int:
         """Let the core take requests of ``data`` from ``at`` on. Returns where the rest begins."""
-        server = self._server
+        server = self._host
         if not server.scheduled:
             server.schedule()
         end = self._taken(take, session, data, at)
@@ -268,7 +233,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _taken(self, take: Take, session: Session, data: bytes, at: int) -> int:
         """The same without the turn."""
-        server = self._server
+        server = self._host
         try:
             end = self._parser.taken(take, session, data, at)
         except Exception:
@@ -287,13 +252,13 @@ class RemotingConnection(asyncio.Protocol):
         if session is None:
             return  # it was refused
         self._unread.note(self, 0)
-        log.debug("%s: connection of %s ended (%s)", self._server.name, session.peer, error or "closed")
+        log.debug("%s: connection of %s ended (%s)", self._host.name, session.peer, error or "closed")
         session.open = False
         if self._closed_here:
             self._waiting.clear()
         elif error is not None and transport is not None:
             self._read_rest(transport)
-        self._server.partial.note(self, self._waiting_bytes, afresh=False)
+        self._host.partial.note(self, self._waiting_bytes, afresh=False)
         self._until = monotonic() + CONNECTION_S
         self._deliver_rest(session)
 
@@ -334,22 +299,6 @@ class RemotingConnection(asyncio.Protocol):
         if first:
             self._received(first)
 
-    def write_cipher(self, data: bytes) -> None:
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def hold(self, count: int) -> None:
-        self._server.partial.note(self, count, afresh=False)
-
-    def end_of_stream(self) -> None:
-        if self._transport is not None:  # once the last requests have been handled
-            self._server.loop.call_soon(self._transport.close)
-
-    def fail(self, reason: str) -> None:
-        """Close because of what the peer has sent."""
-        self._server.counts.malformed += 1
-        self.close(reason)
-
     # -- what the peer has not read ----------------------------------------------------------------
 
     def measure(self, now: float) -> None:
@@ -366,14 +315,6 @@ class RemotingConnection(asyncio.Protocol):
         self.measure(now)
         return session.room > self._unread.floor
 
-    def does_not_read(self, now: float) -> bool:
-        """Whether the peer has read nothing, or almost nothing, for too long."""
-        if self._transport is None:
-            return False
-        self.measure(now)
-        read = self._written - self._transport.get_write_buffer_size()
-        return self._unread.is_stalled(self, read, now)
-
     @property
     def waits(self) -> bool:
         """Whether this server, not the peer, has stopped the connection."""
@@ -387,12 +328,12 @@ class RemotingConnection(asyncio.Protocol):
 
     def _deliver(self, session: Session, commands: Iterable[Command]) -> None:
         try:
-            self._server.core.received(session, commands)
+            self._host.core.received(session, commands)
         except Exception:
             # A bug must affect only this connection, and must be logged.
-            log.exception("%s: a request of %s could not be handled", self._server.name, session.peer)
+            log.exception("%s: a request of %s could not be handled", self._host.name, session.peer)
             self.close("internal error")
-        server, unread = self._server, self._unread
+        server, unread = self._host, self._unread
         if session.room < unread.noted_below:
             unread.note(self, unread.high_water_bytes - session.room)
         if not server.scheduled:
@@ -415,8 +356,7 @@ class RemotingConnection(asyncio.Protocol):
         try:
             self._waiting.extend(self._parser.receive_data(b""))
         except ProtocolError as error:
-            self._server.counts.malformed += 1
-            self.close(str(error))
+            self.fail(str(error))
 
     def _wait(self) -> None:
         """Let other connections go first."""
@@ -424,7 +364,7 @@ class RemotingConnection(asyncio.Protocol):
             self._transport.pause_reading()
         if not self._in_ring and not self._write_paused:
             self._in_ring = True
-            self._server.enter_ring(self)
+            self._host.enter_ring(self)
 
     def serve_waiting(self, until: float) -> None:
         """The connection's turn in the ring."""
@@ -433,7 +373,7 @@ class RemotingConnection(asyncio.Protocol):
         if session is None:
             return
         self._until = until
-        self._iteration = self._server.iteration  # bytes already in its socket get no additional time
+        self._iteration = self._host.iteration  # bytes already in its socket get no additional time
         if self._transport is None:
             self._deliver_rest(session)
         elif not self._write_paused:
@@ -445,7 +385,7 @@ class RemotingConnection(asyncio.Protocol):
         transport, session, waiting = self._transport, self._session, self._waiting
         if transport is None or session is None or transport.is_closing():
             return
-        server, unread = self._server, self._unread
+        server, unread = self._host, self._unread
         if session.room < unread.noted_below:
             self.measure(monotonic())
         is_time = True
@@ -500,17 +440,17 @@ class RemotingConnection(asyncio.Protocol):
         self._end(session)
 
     def _end(self, session: Session) -> None:
-        self._server.partial.budget.keep(self, 0, 0.0)
+        self._host.partial.budget.keep(self, 0, 0.0)
         if self._session is None:
             return  # it was dropped while it ended
         self._session = None
         if self._gate is not None:
             self._gate.forget()
         self._waiting.clear()
-        if self._server.last_read is self:
-            self._server.last_read = None
-        self._server.close_session(session)
-        self._server.forget(self, self._address)
+        if self._host.last_read is self:
+            self._host.last_read = None
+        self._host.close_session(session)
+        self._host.forget(self, self.address[0])
 
     # -- frames out --------------------------------------------------------------------------------
 
@@ -518,7 +458,7 @@ class RemotingConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        server, session, unread = self._server, self._session, self._unread
+        server, session, unread = self._host, self._session, self._unread
         self.active_at = server.loop.time()
         if self._gate is not None:
             try:
@@ -560,7 +500,7 @@ class RemotingConnection(asyncio.Protocol):
         """Close once everything already written has been sent."""
         session = self._session
         if session is not None and self._transport is not None and not self._transport.is_closing():
-            log.log(level, "%s: connection of %s closed: %s", self._server.name, session.peer, reason)
+            log.log(level, "%s: connection of %s closed: %s", self._host.name, session.peer, reason)
             self._closed_here = True
             self._write_rest()
             if self._transport.is_closing():
@@ -569,24 +509,17 @@ class RemotingConnection(asyncio.Protocol):
                 self._transport.write(self._gate.end())
             self._transport.close()
             if self._transport.get_write_buffer_size():
-                self._server.loop.call_later(LINGER_S, self.abort)
+                self._host.loop.call_later(LINGER_S, self.abort)
 
     def abort(self, reason: str | None = None) -> None:
         """Close at once; unwritten data is dropped."""
         if reason is not None and self._session is not None:
-            log.warning("%s: connection of %s dropped: " + reason, self._server.name, self._session.peer)
+            log.warning("%s: connection of %s dropped: " + reason, self._host.name, self._session.peer)
         self._closed_here = True
         if self._transport is not None:
             self._transport.abort()
         elif self._session is not None:
             self._end(self._session)
-
-
-def _peer(transport: asyncio.Transport) -> tuple[str, int]:
-    name = transport.get_extra_info("peername")
-    if not name:  # the peer is gone before we asked
-        return "0.0.0.0", 0  # noqa: S104 - an address that means none
-    return str(name[0]).removeprefix("::ffff:"), int(name[1])
 
 
 def _coalesced(out: list[bytes | memoryview]) -> list[bytes | memoryview]:

@@ -21,7 +21,6 @@ WITH_MORE = {
     "Healing": "one field a step of the way from damage to healed bytes",
     "TimerService": "the wheel, its log and its clock move together",
     "ArchivedMessages": "one field a kind of fetch that is under way",
-    "GrpcConnection": "one field a step of the way from a peer's bytes to calls and back",
     "ControlledApp": "one field a part of a broker that a controller starts and stops",
 }
 """Classes with more attributes, and why."""

@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections import deque
 from collections.abc import Collection, Mapping
 from time import monotonic
-from typing import Protocol, cast
+from typing import Protocol
 
 from mqspark.base.logs import sparing
 from mqspark.errors import ProtocolError
@@ -35,7 +34,6 @@ from mqspark_server.net.grpc.grpcwords import (
 )
 from mqspark_server.net.grpc.servedcalls import GrpcMethod, ServedCall
 from mqspark_server.net.guards import LINGER_S, GuardHost
-from mqspark_server.net.heldbytes import MIN_BYTES_PER_S
 from mqspark_server.net.http2.http2connection import Http2Connection
 from mqspark_server.net.http2.http2frames import Http2Error
 from mqspark_server.net.http2.http2streams import (
@@ -47,7 +45,7 @@ from mqspark_server.net.http2.http2streams import (
     RequestHead,
     WindowOpened,
 )
-from mqspark_server.net.memory_budget import Pace
+from mqspark_server.net.servedconnection import ServedConnection
 from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.grpc")
@@ -107,21 +105,18 @@ _FIELDS_TOO_LONG = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "the metadata of t
 _TOO_MANY = failure_block(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are being served")
 
 
-class GrpcConnection(asyncio.Protocol):
+class GrpcConnection(ServedConnection[GrpcHost]):
     __slots__ = (
-        "_began_at", "_closed_here", "_gate", "_held", "_host", "_http2", "_in_ring", "_is_noted",
-        "_later", "_pinged", "_queued", "_retires_at", "_some_began", "_transport", "_unlimited",
-        "_waiting", "_write_paused", "_write_scheduled", "_written", "active_at", "address", "dropped",
-        "evicted", "is_unidentified", "pace", "read_bytes",
+        "_began_at", "_gate", "_held", "_http2", "_later", "_pinged", "_queued", "_retires_at", "_some_began",
+        "_unlimited", "_waiting", "_write_scheduled",
     )  # fmt: skip
 
+    logger = log
+
     def __init__(self, host: GrpcHost) -> None:
-        self._host = host
+        super().__init__(host)
         self._http2 = Http2Connection(host.max_streams, host.unread_fields)
         self._gate: TlsGate[GrpcConnection] = TlsGate(host.tls, host.handshakes, self)
-        self._transport: asyncio.Transport | None = None
-        self.address = ("", 0)
-        """The peer's."""
         self._waiting: deque[ServedCall] = deque()
         """Calls that have not begun."""
         self._unlimited: list[ServedCall] = []
@@ -130,42 +125,19 @@ class GrpcConnection(asyncio.Protocol):
         """Bytes that are read in later turns."""
         self._some_began = False
         """Whether calls have begun since the last write."""
-        self._in_ring = self._write_scheduled = self._write_paused = self._closed_here = False
+        self._write_scheduled = False
         self._held = self._queued = 0
         """Bytes of requests that are kept, and number of complete ones among them."""
-        self._is_noted = False
         self._pinged = False
         """Whether it has not answered a ping."""
-        self._written = self.read_bytes = 0
-        """Bytes written, and how many of them the peer had read at the last check."""
-        self.pace = Pace(MIN_BYTES_PER_S, host.unread.unread_s)
-        self.is_unidentified = True
-        """It has not spoken HTTP/2 so far."""
-        self.dropped = self.evicted = False
-        self.active_at = 0.0
         self._began_at = 0.0
         self._retires_at = 0.0
         """When its last calls are cancelled; 0: it is not too old."""
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of asyncio's
-        host = self._host
-        sock = transport.get_extra_info("socket")
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - gone before we asked
-        self.address = str(peer[0]).removeprefix("::ffff:"), int(peer[1])
-        problem = host.sockets.admit(self, sock.fileno() if sock is not None else 0, self.address[0])
-        if problem is not None:
-            log.warning("%s: a connection of %s is refused: %s", host.name, self.address[0], problem)
-            self._closed_here = True
-            transport.abort()
-            return
-        self._transport = transport
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=host.unread.high_water_bytes)
-        self.active_at = self._began_at = monotonic()
+    def admitted(self, transport: asyncio.Transport) -> None:
+        self._began_at = self.active_at
 
     def data_received(self, data: bytes) -> None:
         if self._transport is not None and not self._closed_here and (plain := self._gate.decoded(data)):
@@ -457,14 +429,6 @@ class GrpcConnection(asyncio.Protocol):
         unread, held = self._host.unread, self.unread_bytes
         unread.budget.keep(self, held if unread.high_water_bytes - held < unread.noted_below else 0, now)
 
-    def does_not_read(self, now: float) -> bool:
-        """Whether the peer has read nothing, or almost nothing, for too long."""
-        if self._transport is None:
-            return False
-        self.measure(now)
-        read = self._written - self._transport.get_write_buffer_size()
-        return self._host.unread.is_stalled(self, read, now)
-
     @property
     def waits(self) -> bool:
         """Whether this server, not the peer, has stopped the connection."""
@@ -483,17 +447,6 @@ class GrpcConnection(asyncio.Protocol):
                 self._schedule_write()
             if plain:
                 self._received(plain)
-
-    def write_cipher(self, data: bytes) -> None:
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def hold(self, count: int) -> None:
-        self._host.partial.note(self, count, afresh=False)
-
-    def end_of_stream(self) -> None:
-        if self._transport is not None:
-            self._host.loop.call_soon(self._transport.close)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -536,11 +489,6 @@ class GrpcConnection(asyncio.Protocol):
     def cancel_calls(self, abort: GrpcAbort) -> None:
         for call in self.calls:
             call.fail(abort)
-
-    def fail(self, reason: str) -> None:
-        """Close because of what the peer has sent."""
-        self._host.counts.malformed += 1
-        self.close(reason)
 
     def close(self, reason: str, *, level: int = logging.INFO) -> None:
         """Close once everything already written has been sent."""
