@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from mqspark.auth.gate import Gate
-from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
+from mqspark.auth.policies import Acl, PolicyInfo, PolicyType, Resource, named
 from mqspark.auth.usercopy import NONCE, UserSource
 from mqspark.auth.users import SEALED_PREFIX, User, Users, UserStatus, UserType, acl_document, user_subject
 from mqspark.errors import IllegalName, InvalidMessage, TableFull
@@ -51,18 +51,6 @@ class UserInfo(Body):
 
     def __repr__(self) -> str:
         return f"UserInfo({self.username!r})"
-
-
-class PolicyEntryInfo(Body):
-    resource: str | None = None
-    actions: list[str] | None = None
-    source_ips: list[str] | None = None
-    decision: str | None = None
-
-
-class PolicyInfo(Body):
-    policy_type: str | None = None
-    entries: list[PolicyEntryInfo] | None = None
 
 
 class AclInfo(Body):
@@ -188,7 +176,10 @@ class AuthAdmin:
             name = user_subject(subject)
             if info.subject and info.subject != subject:
                 raise InvalidMessage("The subject of the body is not that of the header.")
-            self._users.update_acl(name, [_policy(policy) for policy in info.policies or ()])
+            policies = [each.policy() for each in info.policies or ()]
+            if not all(policy.entries for policy in policies):
+                raise InvalidMessage("The policy entries is empty.")
+            self._users.update_acl(name, policies)
 
         self._change(session, command, change)
 
@@ -243,17 +234,6 @@ def _require_name(name: str | None) -> str:
 
 def _optional(enumeration: type[E], name: str | None) -> E | None:
     return named(enumeration, name, "value") if name and name.strip() else None
-
-
-def _policy(info: PolicyInfo) -> AclPolicy:
-    kind = _optional(PolicyType, info.policy_type) or PolicyType.CUSTOM
-    entries = [
-        Entry.parse(entry.resource, entry.actions, entry.decision, entry.source_ips)
-        for entry in info.entries or ()
-    ]
-    if not entries:
-        raise InvalidMessage("The policy entries is empty.")
-    return AclPolicy(kind, tuple(entries))
 
 
 def _acl_info(name: str, policies: list[dict[str, object]]) -> dict[str, object]:

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 from mqspark.base.logs import printable
 from mqspark.base.names import check
 from mqspark.errors import InvalidMessage
+from mqspark.protocol.bodies.body import Body
 
 MAX_SOURCES = 256
 """Limit of source addresses in one entry."""
@@ -184,6 +185,30 @@ class AclPolicy:
 
     def without(self, resource: Resource) -> AclPolicy:
         return AclPolicy(self.type, tuple(entry for entry in self.entries if entry.resource != resource))
+
+
+class PolicyEntryInfo(Body):
+    """An entry as requests and the file of users have it."""
+
+    resource: str | None = None
+    actions: list[str] | None = None
+    source_ips: list[str] | None = None
+    decision: str | None = None
+
+
+class PolicyInfo(Body):
+    policy_type: str | None = None
+    entries: list[PolicyEntryInfo] | None = None
+
+    def policy(self) -> AclPolicy:
+        """Raises InvalidMessage or IllegalName."""
+        name = (self.policy_type or "").strip()
+        kind = named(PolicyType, name, "policy type") if name else PolicyType.CUSTOM
+        entries = (
+            Entry.parse(each.resource, each.actions, each.decision, each.source_ips)
+            for each in self.entries or ()
+        )
+        return AclPolicy(kind, tuple(entries))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyType, Resource, named
+from mqspark.auth.policies import Acl, AclPolicy, Entry, PolicyInfo, PolicyType, Resource
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.config import Bound
 from mqspark.base.crc import crc32
@@ -264,7 +264,7 @@ class Users:
         try:
             document = msgspec.json.decode(text, type=_Document)
             users = {each.name: loaded(each) for each in document.users}
-            acls = {each.name: _loaded_acl(each) for each in document.acls}
+            acls = {each.name: Acl(tuple(info.policy() for info in each.policies)) for each in document.acls}
         except (ValueError, msgspec.MsgspecError, InvalidMessage) as error:
             raise ProtocolError(f"users cannot be read: {error}") from None
         if len(users) != len(document.users) or not acls.keys() <= users.keys():
@@ -278,7 +278,7 @@ class Users:
     def _loaded(self, user: _SavedUser) -> User:
         _check_name(user.name)
         signer = self._open(user.name, user.secret)
-        return User(user.name, UserType(user.type), UserStatus(user.status), user.secret, signer)
+        return User(user.name, user.type, user.status, user.secret, signer)
 
     # --- copies ---
 
@@ -309,53 +309,26 @@ class Users:
         signer = Signer(user.name, user.secret)
         old = self._users.get(user.name)
         if old is not None and hmac.compare_digest(old.signer.signature(), signer.signature()):
-            return replace(old, type=UserType(user.type), status=UserStatus(user.status))
+            return replace(old, type=user.type, status=user.status)
         sealed = self._sealed(user.name, user.secret)
-        return User(user.name, UserType(user.type), UserStatus(user.status), sealed, signer)
+        return User(user.name, user.type, user.status, sealed, signer)
 
 
 class _SavedUser(msgspec.Struct):
     name: str
-    type: str
-    status: str
+    type: UserType
+    status: UserStatus
     secret: str
-
-
-class _SavedEntry(msgspec.Struct, rename="camel"):
-    resource: str
-    actions: list[str]
-    decision: str
-    source_ips: list[str] = []
-
-
-class _SavedPolicy(msgspec.Struct, rename="camel"):
-    policy_type: str
-    entries: list[_SavedEntry]
 
 
 class _SavedAcl(msgspec.Struct):
     name: str
-    policies: list[_SavedPolicy]
+    policies: list[PolicyInfo]
 
 
 class _Document(msgspec.Struct):
     users: list[_SavedUser]
     acls: list[_SavedAcl]
-
-
-def _loaded_acl(saved: _SavedAcl) -> Acl:
-    return Acl(
-        tuple(
-            AclPolicy(
-                named(PolicyType, policy.policy_type, "policy type"),
-                tuple(
-                    Entry.parse(entry.resource, entry.actions, entry.decision, entry.source_ips)
-                    for entry in policy.entries
-                ),
-            )
-            for policy in saved.policies
-        )
-    )
 
 
 def acl_document(acl: Acl, wanted: Callable[[Entry], bool] = lambda entry: True) -> list[dict[str, object]]:

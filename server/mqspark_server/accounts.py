@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from mqspark.auth.authadmin import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from mqspark.auth.policies import Action, PolicyType, Ruling
+from mqspark.auth.authadmin import AclInfo, UserInfo
+from mqspark.auth.policies import Action, PolicyEntryInfo, PolicyInfo, PolicyType, Ruling
 from mqspark.auth.users import UserStatus, UserType
 from mqspark.client.admin import AdminClient
 from mqspark.errors import BrokerError, ClientError, InvalidMessage, MQError

@@ -193,7 +193,9 @@ class ClusterUsers:
                     }
                     for each in users
                 ],
-                "acls": [{"name": user_subject(each.subject), "policies": _policies(each)} for each in acls],
+                "acls": [
+                    {"name": user_subject(each.subject), "policies": each.policies or []} for each in acls
+                ],
             }
         )
 
@@ -248,24 +250,6 @@ class ClusterUsers:
         if answer.code != ResponseCode.SUCCESS:
             raise refusal_of(answer)
         return bool(decode_body(TopicList, answer.body).topic_list)
-
-
-def _policies(acl: AclInfo) -> list[dict[str, object]]:
-    return [
-        {
-            "policyType": policy.policy_type or "",
-            "entries": [
-                {
-                    "resource": entry.resource or "",
-                    "actions": entry.actions or [],
-                    "decision": entry.decision or "",
-                    "sourceIps": entry.source_ips or [],
-                }
-                for entry in policy.entries or []
-            ],
-        }
-        for policy in acl.policies or []
-    ]
 
 
 async def _touched(position: int, ask: AskPlace) -> TouchedMessage:

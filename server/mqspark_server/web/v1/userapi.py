@@ -15,8 +15,8 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import Field, Strict
 
-from mqspark.auth.authadmin import AclInfo, PolicyInfo, UserInfo
-from mqspark.auth.policies import Action, PolicyType, Ruling
+from mqspark.auth.authadmin import AclInfo, UserInfo
+from mqspark.auth.policies import Action, PolicyInfo, PolicyType, Ruling
 from mqspark.auth.users import MAX_PASSWORD_LENGTH, UserStatus, UserType
 from mqspark.base.document import Document
 from mqspark.client.remoting.credentials import Credentials
