@@ -22,11 +22,7 @@ context = noun("context", "Named clusters in a configuration file; one of them i
 _PATIENCE_MS = 2_000
 _COLUMNS = columns(
     Column("current", "", text=lambda value: "*" if value else " "),
-    "name",
-    "nameserver NAME SERVERS",
-    "cluster",
-    "tls",
-    "credentials_file CREDENTIALS",
+    "name, nameserver NAME SERVERS, cluster, tls, credentials_file CREDENTIALS",
 )
 
 

@@ -110,16 +110,8 @@ def job_list(config: _File, output: OutputFormat) -> None:
         )
     Output(output).rows(
         columns(
-            "name JOB",
-            "run RUNS",
-            "schedule",
-            "timezone* ZONE",
-            "enabled*",
-            "running",
-            "next_ms NEXT",
-            "last_outcome LAST",
-            "last_finished_ms ENDED",
-            "failures",
+            "name JOB, run RUNS, schedule, timezone* ZONE, enabled*, running, next_ms NEXT, last_outcome LAST",
+            "last_finished_ms ENDED, failures",
             Column("error", "ERROR", wide=True),
         ),
         rows,
@@ -153,14 +145,7 @@ def job_history(
     ]
     Output(output).rows(
         columns(
-            "job",
-            "outcome",
-            "attempt",
-            "started_ms BEGAN",
-            "seconds",
-            "rows",
-            Column("error", "ERROR"),
-            "by_hand*",
+            "job, outcome, attempt, started_ms BEGAN, seconds, rows", Column("error", "ERROR"), "by_hand*"
         ),
         rows,
         empty="no runs",

@@ -25,15 +25,7 @@ table = noun("table", "Delta tables that follow topics.")
 
 _Directory = Annotated[str, Option("Of the definitions.", metavar="DIR", default="~/mqspark-tables")]
 _LIST = columns(
-    "name TABLE",
-    "topic",
-    "state",
-    "lag",
-    "rows* ROWS",
-    "delay_ms* DELAY_MS",
-    "rejected* REJECTED",
-    "at_ms NEWEST",
-    "url PLACE",
+    "name TABLE, topic, state, lag, rows*, delay_ms* DELAY_MS, rejected*, at_ms NEWEST, url PLACE",
     Column("error", "ERROR", wide=True),
 )
 

@@ -25,13 +25,9 @@ from mqspark_server.shown.messagerow import message_row
 dlq = noun("dlq", "Dead letters: messages that groups could not process.")
 _LIST = columns("group", "messages", "last_ms LAST")
 _RESENT = columns(
-    "message_id",
-    "origin_topic",
+    "message_id, origin_topic",
     Column("is_foreign", "FOREIGN", text=lambda is_foreign: "yes" if is_foreign else ""),
-    "to",
-    "tags",
-    "keys",
-    "stored_ms DEAD SINCE",
+    "to, tags, keys, stored_ms DEAD SINCE",
 )
 
 

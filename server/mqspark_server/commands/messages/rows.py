@@ -20,15 +20,7 @@ from mqspark_server.shown.messagerow import MESSAGE_FIELDS, message_row
 
 _BODY_IN_TABLE = 60
 MESSAGE_COLUMNS = columns(
-    "stored_ms",
-    "broker",
-    "queue",
-    "offset",
-    "tags",
-    "keys",
-    "message_id*",
-    "topic*",
-    "size BYTES",
+    "stored_ms, broker, queue, offset, tags, keys, message_id*, topic*, size BYTES",
     Column("body", "BODY", text=lambda body: "(binary)" if body is None else _shortened(body)),
 )
 _SENT = (
