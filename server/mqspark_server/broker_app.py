@@ -199,16 +199,20 @@ class BrokerApp(ProcessApp):
         config = self.settings.server
         host, port = config.http_bind_address, config.http_port
         if port is None:
-            port = self.config.listen_port + HTTP_PORT_DISTANCE if self.settings.broker.listen_port else 0
-            if port > MAX_PORT:
-                raise ConfigError(
-                    f"there is no port {port} (listenPort + 3) for HTTP: set httpPort", key="httpPort"
-                )
+            port = self._port_beside(HTTP_PORT_DISTANCE, "HTTP", "httpPort")
         tls = None if config.http_tls is None else Certificates(config.http_tls)
         most = config.http_max_connections
-        http = HttpServer.begun(self._ends, "HTTP", host, port, self._build_api, worker, most, tls)
+        http = HttpServer(self._ends, "HTTP", host, port, self._build_api, worker, most, tls)
         self.http_url = http.url
         return http
+
+    def _port_beside(self, distance: int, what: str, key: str) -> int:
+        """0, any free one, if listenPort is. Raises ConfigError."""
+        port = self.config.listen_port + distance if self.settings.broker.listen_port else 0
+        if port > MAX_PORT:
+            remark = f"there is no port {port} (listenPort + {distance}) for {what}: set {key}"
+            raise ConfigError(remark, key=key)
+        return port
 
     def _open_grpc(self, parts: BrokerParts, worker: Worker) -> None:
         if importlib.util.find_spec("google.protobuf") is None:
@@ -216,12 +220,7 @@ class BrokerApp(ProcessApp):
         config = self.settings.server
         port = config.grpc_server_port
         if port is None:
-            port = self.config.listen_port + GRPC_PORT_DISTANCE if self.settings.broker.listen_port else 0
-            if port > MAX_PORT:
-                raise ConfigError(
-                    f"there is no port {port} (listenPort + 4) for gRPC: set grpcServerPort",
-                    key="grpcServerPort",
-                )
+            port = self._port_beside(GRPC_PORT_DISTANCE, "gRPC", "grpcServerPort")
         addresses = parse_addresses(self.config.namesrv_addr or "", key="namesrvAddr")
         dialed = dialing(config, self.settings.auth)
 
@@ -241,7 +240,7 @@ class BrokerApp(ProcessApp):
 
         door = GrpcDoor(config, config.bind_address, worker, load)
         self._ends.on_stop(door.stop)
-        self._ends.on_kill(door.kill)
+        self._ends.on_kill(lambda: door.stop(abruptly=True))
         door.open(port)
         self.grpc_counts = lambda: door.counts
         parts.core.grpc_port = door.port

@@ -133,7 +133,7 @@ class NameServerApp(ProcessApp):
         if config.http_port is None:
             return
         at, most = (config.http_bind_address, config.http_port), config.http_max_connections
-        self.http_url = HttpServer.begun(self._ends, "HTTP", *at, self._build_api, worker, most).url
+        self.http_url = HttpServer(self._ends, "HTTP", *at, self._build_api, worker, most).url
 
     def _build_api(self) -> object:
         from mqspark_server.web.namesrvapi import create_namesrv_api

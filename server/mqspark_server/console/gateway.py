@@ -69,7 +69,7 @@ class ConsoleApp(ProcessApp):
         console = console_router(at, door, self.clock, sampler)
         build, worker = partial(_pages, console, at), Worker("mqspark-console")
         self._ends.always(worker.close)
-        http = HttpServer.begun(self._ends, "HTTP", HOST, self._port, build, worker, MAX_CONNECTIONS)
+        http = HttpServer(self._ends, "HTTP", HOST, self._port, build, worker, MAX_CONNECTIONS)
         self.url = f"{http.url}/console"
         self._ends.always(sampler.stop)
         sampler.begin()

@@ -61,7 +61,7 @@ class PageServer:
         tls = None if config.http_tls is None else Certificates(config.http_tls)
         what, build = "the page of this host", partial(self._build, worker)
         at = config.http_bind_address, port
-        self.url = HttpServer.begun(self._ends, what, *at, build, worker, PAGE_CONNECTIONS, tls).url
+        self.url = HttpServer(self._ends, what, *at, build, worker, PAGE_CONNECTIONS, tls).url
 
     def _build(self, worker: Worker) -> object:
         from mqspark_server.hosting.hostpage import create_host_api

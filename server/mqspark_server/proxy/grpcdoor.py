@@ -100,27 +100,14 @@ class GrpcDoor:
         """Zeros before the first peer."""
         return GrpcCounts(*[0] * len(GrpcCounts._fields)) if self._server is None else self._server.counts
 
-    async def stop(self) -> None:
-        """Calls get a moment to end, then they are cancelled."""
-        await self._finish_loading()
-        if self._server is not None:
-            await self._server.stop()
-        self._close()
-
-    async def kill(self) -> None:
-        """Cancel all calls."""
-        await self._finish_loading()
-        if self._server is not None:
-            await self._server.kill()
-        self._close()
-
-    async def _finish_loading(self) -> None:
+    async def stop(self, *, abruptly: bool = False) -> None:
+        """Calls get a moment to end, then they are cancelled; ``abruptly``: at once."""
         self._is_stopping = True
         self._stop_waiting()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
-
-    def _close(self) -> None:
+        if self._server is not None:
+            await self._server.stop(abruptly=abruptly)
         self._close_socket()
         if self._backend is not None:
             self._backend.close()

@@ -76,16 +76,9 @@ class GrpcServer:
             seen.malformed,
         )
 
-    async def stop(self) -> None:
-        """Calls get a moment to end, then they are cancelled."""
-        await self._end(STOP_S)
-
-    async def kill(self) -> None:
-        """Cancel all calls."""
-        await self._end(None)
-
-    async def _end(self, grace_s: float | None) -> None:
+    async def stop(self, *, abruptly: bool = False) -> None:
+        """Calls get a moment to end, then they are cancelled; ``abruptly``: at once."""
         if self._listener is not None:
-            await self._listener.close(grace_s)
+            await self._listener.close(None if abruptly else STOP_S)
         if self.service is not None:
             self.service.close()

@@ -23,12 +23,7 @@ from mqspark_server.proxy.content.grpcacks import parse_ack
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from mqspark_server.proxy.methods.grpcadmin import change_log_level
 from mqspark_server.proxy.methods.grpclite import sync_lite_subscription
-from mqspark_server.proxy.methods.grpcoffsets import (
-    get_offset,
-    pull_message,
-    query_offset,
-    update_offset,
-)
+from mqspark_server.proxy.methods.grpcoffsets import get_offset, pull_message, query_offset, update_offset
 from mqspark_server.proxy.methods.grpcreceipts import (
     ack_at_once,
     ack_message,
@@ -131,8 +126,7 @@ class MessagingService:
     async def _change_log_level(self, request: pb.ChangeLogLevelRequest, context: Any) -> Any:
         """Its response has no status, so a refusal ends the call."""
         try:
-            client = self.clients.of(_metadata(context))
-            return await change_log_level(GrpcCall(self._shared, client, context), request)
+            return await change_log_level(self._call(context), request)
         except GrpcRefusal as refusal:
             may_not = refusal.code in (pb.FORBIDDEN, pb.UNAUTHORIZED)
             code = GrpcCode.PERMISSION_DENIED if may_not else GrpcCode.INVALID_ARGUMENT
@@ -141,22 +135,19 @@ class MessagingService:
     def _asked_by_broker(self, client: GrpcClient, broker: str, command: Command) -> None:
         asked_by_broker(self._shared, client, broker, command)
 
+    def _call(self, context: Any) -> GrpcCall:
+        """Raises GrpcRefusal."""
+        return GrpcCall(self._shared, self.clients.of(_metadata(context)), context)
+
     def _unary(self, name: str, response_type: Any) -> Callable[[Any, Any], Any]:
-        function = UNARY.get(name)
+        function = UNARY[name]
 
         async def serve(request: Any, context: Any) -> Any:
-            if function is None:
-                return response_type(status=_not_served(name).status)
-            client: GrpcClient | None = None
             try:
-                client = self.clients.of(_metadata(context))
-                client.calls += 1
-                return await function(GrpcCall(self._shared, client, context), request)
+                with self._call(context) as call:
+                    return await function(call, request)
             except Exception as error:
                 return response_type(status=_refusal(name, error).status)
-            finally:
-                if client is not None:
-                    client.calls -= 1
 
         return serve
 
@@ -167,8 +158,7 @@ class MessagingService:
 
         def serve(request: Any, context: Any) -> bool:
             try:
-                client = self.clients.of(_metadata(context))
-                return function(GrpcCall(self._shared, client, context), request)
+                return function(self._call(context), request)
             except Exception as error:
                 context.answer(response_type(status=_refusal(name, error).status).SerializeToString())
                 return True
@@ -176,29 +166,20 @@ class MessagingService:
         return serve
 
     def _streaming(self, name: str, response_type: Any) -> Callable[[Any, Any], Any]:
-        function = STREAMING.get(name)
+        function = STREAMING[name]
 
         async def serve(request: Any, context: Any) -> None:
-            if function is None:
-                await context.write(response_type(status=_not_served(name).status))
-                return
-            client: GrpcClient | None = None
             try:
-                client = self.clients.of(_metadata(context))
-                client.calls += 1
-                await function(GrpcCall(self._shared, client, context), request, context.write)
+                with self._call(context) as call:
+                    await function(call, request, context.write)
             except Exception as error:
                 await context.write(response_type(status=_refusal(name, error).status))
-            finally:
-                if client is not None:
-                    client.calls -= 1
 
         return serve
 
     async def _telemetry(self, requests: AsyncIterator[pb.TelemetryCommand], context: Any) -> None:
         try:
-            client = self.clients.of(_metadata(context))
-            await telemetry(GrpcCall(self._shared, client, context), requests, context.write)
+            await telemetry(self._call(context), requests, context.write)
         except Exception as error:
             refused = _refusal("Telemetry", error)
             await context.write(pb.TelemetryCommand(status=refused.status))
@@ -214,10 +195,6 @@ def _metadata(context: Any) -> GrpcMetadata:
     if known is None:
         known = fields.meaning = GrpcMetadata(context)
     return known
-
-
-def _not_served(name: str) -> GrpcRefusal:
-    return GrpcRefusal(pb.NOT_IMPLEMENTED, f"this server does not serve {name}")
 
 
 def _refusal(name: str, error: Exception) -> GrpcRefusal:

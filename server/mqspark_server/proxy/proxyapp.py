@@ -39,7 +39,7 @@ class ProxyApp(ProcessApp):
             await backend.users.start()
         server = GrpcServer(backend, config, *bind_grpc(config, config.bind_address, config.listen_port))
         self._ends.on_stop(server.stop)
-        self._ends.on_kill(server.kill)
+        self._ends.on_kill(lambda: server.stop(abruptly=True))
         await server.start()
         self.address = f"{bracketed(config.bind_address)}:{server.port}"
         self.lifecycle.advance(Phase.READY)

@@ -69,7 +69,7 @@ class JobServerApp(ProcessApp):
             worker = Worker("mqspark-http")
             self._ends.always(worker.close)
             at, most = (server.http_bind_address, server.http_port), server.http_max_connections
-            self.http = HttpServer.begun(self._ends, "HTTP", *at, lambda: create_job_api(self), worker, most)
+            self.http = HttpServer(self._ends, "HTTP", *at, lambda: create_job_api(self), worker, most)
         looking = asyncio.get_running_loop().create_task(
             self._start_due_jobs_repeatedly(), name="mqspark-jobs"
         )

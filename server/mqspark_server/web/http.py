@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mqspark.base.logs import sparing
+from mqspark.base.names import bracketed
 from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.process.diskwork import Worker
@@ -31,70 +32,41 @@ log = sparing("mqspark.http")
 BACKLOG = 128
 
 
-class _Import:
-    """The job that builds the ASGI application, for a worker thread. It loads what the first requests would load on
-    the loop."""
+def load_server(build: Callable[[], Any], max_connections: int, tls: Certificates | None) -> uvicorn.Server:
+    """Build the ASGI application, in a worker thread, and load what the first requests would load on the loop."""
+    import uvicorn
+    from fastapi.concurrency import run_in_threadpool
 
-    def __init__(self, build: Callable[[], Any], max_connections: int, tls: Certificates | None) -> None:
-        self._build = build
-        self._max_connections = max_connections
-        self._tls = tls
-        self.server: uvicorn.Server | None = None
+    from mqspark_server.web.httpguard import HEAD_BYTES, bounded_protocol
 
-    def run(self) -> None:
-        import uvicorn
-        from fastapi.concurrency import run_in_threadpool
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    sparing("uvicorn.error")
 
-        from mqspark_server.web.httpguard import HEAD_BYTES, bounded_protocol
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # the process handles signals
 
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        sparing("uvicorn.error")
-
-        class Server(uvicorn.Server):
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield  # the process handles signals
-
-        config = uvicorn.Config(
-            self._build(),
-            http=bounded_protocol(self._max_connections, self._tls),
-            ws="none",
-            h11_max_incomplete_event_size=HEAD_BYTES,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,  # any client could forge these headers
-            timeout_graceful_shutdown=1,
-        )
-        config.load()
-        asyncio.run(run_in_threadpool(int))  # what waits for threads is loaded by its first use
-        self.server = Server(config)
+    config = uvicorn.Config(
+        build(),
+        http=bounded_protocol(max_connections, tls),
+        ws="none",
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,  # any client could forge these headers
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    asyncio.run(run_in_threadpool(int))  # what waits for threads is loaded by its first use
+    return Server(config)
 
 
 class HttpServer:
     def __init__(
         self,
-        sock: socket.socket,
-        build: Callable[[], Any],
-        worker: Worker,
-        max_connections: int,
-        tls: Certificates | None = None,
-    ) -> None:
-        self._sock = sock
-        self._build = build
-        self._max_connections = max_connections
-        self._tls = tls
-        self._worker = worker
-        self._loop = asyncio.get_running_loop()
-        self._waiting = False
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-        self._server: uvicorn.Server | None = None
-
-    @classmethod
-    def begun(
-        cls,
         ends: Ends,
         what: str,
         host: str,
@@ -103,16 +75,23 @@ class HttpServer:
         worker: Worker,
         max_connections: int,
         tls: Certificates | None = None,
-    ) -> HttpServer:
-        """A started server at this port. ``ends`` stop it and free the port. ``what`` names it in errors. Raises
-        OSError, ConfigError."""
-        sock = bind(what, host, port)
-        ends.always(sock.close)
-        http = cls(sock, build, worker, max_connections, tls)
-        with listening(what, sock):
-            http.start()
-        ends.always(http.stop)
-        return http
+    ) -> None:
+        """It listens at this port. ``ends`` stop it and free the port. ``what`` names it in errors. Raises OSError,
+        ConfigError."""
+        self._sock = bind(what, host, port)
+        ends.always(self._sock.close)
+        self._load = partial(load_server, build, max_connections, tls)
+        self._scheme = "http" if tls is None else "https"
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._server: uvicorn.Server | None = None
+        with listening(what, self._sock):
+            self._sock.listen(BACKLOG)
+        self._loop.add_reader(self._sock, self._first_connection)
+        self._waiting = True
+        ends.always(self.stop)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -121,14 +100,8 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        host, port = self._sock.getsockname()[:2]
-        scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-    def start(self) -> None:
-        self._sock.listen(BACKLOG)
-        self._loop.add_reader(self._sock, self._first_connection)
-        self._waiting = True
+        host, port = self.address
+        return f"{self._scheme}://{bracketed(host)}:{port}"
 
     def _first_connection(self) -> None:
         self._stop_reading_socket()
@@ -140,14 +113,12 @@ class HttpServer:
             self._waiting = False
 
     async def _serve(self) -> None:
-        job = _Import(self._build, self._max_connections, self._tls)
         try:
-            await self._worker.run(job.run)
+            server = self._server = await self._worker.run(self._load)
         except ImportError as error:
             log.error("no HTTP: %s; install mqspark[server]", error)
             return
-        server = self._server = job.server
-        if server is not None and not self._stopping:  # it may have been stopped meanwhile
+        if not self._stopping:  # it may have been stopped meanwhile
             await server.serve(sockets=[self._sock])
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Self
 
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.command import Command
@@ -46,6 +46,14 @@ class GrpcCall:
         self.shared = shared
         self.client = client
         self._context = context
+
+    def __enter__(self) -> Self:
+        """It is one of its client's calls until the end."""
+        self.client.calls += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.client.calls -= 1
 
     @property
     def backend(self) -> ProxyBackend:

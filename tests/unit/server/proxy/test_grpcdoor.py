@@ -40,7 +40,7 @@ class Served:
 
         self.server = await asyncio.start_server(answer, sock=self.sock)
 
-    async def stop(self) -> None:
+    async def stop(self, *, abruptly: bool) -> None:
         self.server.close()
 
 
@@ -94,7 +94,7 @@ async def test_the_first_peer_is_served_by_what_it_made_load(monkeypatch: pytest
 async def test_a_stop_before_the_first_peer_and_one_while_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     with working() as worker:
         unused = opened(worker, lambda: Backend, monkeypatch)
-        await unused.kill()
+        await unused.stop(abruptly=True)
         with pytest.raises(ConnectionRefusedError):
             await answered(unused)
 

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import asyncio, sys, threading
-from mqspark_server.web.http import _Import
+from mqspark_server.web.http import load_server
 
 def build():
     import fastapi
@@ -15,8 +15,8 @@ def build():
     app.get("/")(lambda: 7)  # runs in a thread
     return app
 
-job = _Import(build, 10, None)
-thread = threading.Thread(target=job.run)
+servers = []
+thread = threading.Thread(target=lambda: servers.append(load_server(build, 10, None)))
 thread.start()
 thread.join()
 sent = []
@@ -33,9 +33,9 @@ async def ask():
     async def send(event):
         sent.append(event)
 
-    if not job.server.config.loaded:
-        job.server.config.load()
-    await job.server.config.loaded_app(scope, receive, send)
+    [server] = servers
+    assert server.config.loaded
+    await server.config.loaded_app(scope, receive, send)
 
 before = set(sys.modules)
 asyncio.run(ask())
