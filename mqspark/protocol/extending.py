@@ -153,10 +153,9 @@ class TappedSession(Session):
         peer_port: int,
         outbox: list[Session],
         *,
-        local_port: int = 0,
         fast: bool = False,
     ) -> None:
-        super().__init__(session_id, peer_address, peer_port, outbox, local_port=local_port, fast=fast)
+        super().__init__(session_id, peer_address, peer_port, outbox, fast=fast)
         self._awaited: dict[int, list[_Awaited]] = {}
         """Opaque of the request → those who wait for its answer."""
         self._ledger: Ledger | None = None

@@ -26,7 +26,7 @@ class Session:
     """
 
     __slots__ = (
-        "_opaque", "_outbox", "attributes", "fast", "id", "local", "local_port", "long_answers", "open",
+        "_opaque", "_outbox", "attributes", "fast", "id", "local", "long_answers", "open",
         "out", "out_bytes", "peer", "peer_host", "room",
     )  # fmt: skip
 
@@ -37,7 +37,6 @@ class Session:
         peer_port: int,
         outbox: list[Session],
         *,
-        local_port: int = 0,
         fast: bool = False,
     ) -> None:
         self.id = session_id
@@ -45,7 +44,6 @@ class Session:
         self.peer_host = encode_host(peer_address, peer_port)
         self.local = ""
         """Empty until the server sets it, and without a socket."""
-        self.local_port = local_port
         self.fast = fast
         self.open = True
         self.long_answers = 0

@@ -163,7 +163,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         """
         host, port = sock.getsockname()[:2]
         server = await self.loop.create_server(
-            lambda: RemotingConnection(self, port, fast), sock=sock, backlog=self.sockets.backlog
+            lambda: RemotingConnection(self, fast), sock=sock, backlog=self.sockets.backlog
         )
         listener = Listener(server, host, port)
         self._listeners.append(listener)
@@ -343,13 +343,9 @@ class RemotingServer(GuardedServer[RemotingConnection]):
 
     # -- sessions ----------------------------------------------------------------------------------
 
-    def open_session(
-        self, writer: FrameWriter, peer: tuple[str, int], local_port: int, fast: bool
-    ) -> Session:
+    def open_session(self, writer: FrameWriter, peer: tuple[str, int], fast: bool) -> Session:
         self._last_session_id += 1
-        session = self._session_type(
-            self._last_session_id, *peer, self._outbox, local_port=local_port, fast=fast
-        )
+        session = self._session_type(self._last_session_id, *peer, self._outbox, fast=fast)
         self._writers[session.id] = writer
         self.core.connected(session)
         self.schedule()
@@ -368,7 +364,7 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         """A connection without a socket, for requests that this process (HTTP) sends on behalf of the peer at
         ``address``."""
         peer = LocalPeer(self)
-        peer.session = self.open_session(peer, address, 0, False)
+        peer.session = self.open_session(peer, address, False)
         return peer
 
     def _close_idle(self) -> None:

@@ -67,9 +67,7 @@ class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
     iteration: int
     last_read: RemotingConnection | None
 
-    def open_session(
-        self, writer: RemotingConnection, peer: tuple[str, int], local_port: int, fast: bool
-    ) -> Session: ...
+    def open_session(self, writer: RemotingConnection, peer: tuple[str, int], fast: bool) -> Session: ...
     def close_session(self, session: Session) -> None: ...
     def schedule(self) -> None: ...
     def turn_at_once(self) -> None: ...
@@ -79,16 +77,15 @@ class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
 
 class RemotingConnection(ServedConnection[ConnectionHost]):
     __slots__ = (
-        "_fast", "_gate", "_iteration", "_local_port", "_parser", "_session", "_unread", "_until", "_waiting",
+        "_fast", "_gate", "_iteration", "_parser", "_session", "_unread", "_until", "_waiting",
         "_waiting_bytes",
     )  # fmt: skip
 
     logger = log
 
-    def __init__(self, server: ConnectionHost, local_port: int, fast: bool) -> None:
+    def __init__(self, server: ConnectionHost, fast: bool) -> None:
         super().__init__(server)
         self._unread = server.unread
-        self._local_port = local_port
         self._fast = fast
         self._parser = Connection(in_slices=True, reads_over=True)
         self._session: Session | None = None
@@ -105,7 +102,7 @@ class RemotingConnection(ServedConnection[ConnectionHost]):
     # -- asyncio.Protocol --------------------------------------------------------------------------
 
     def admitted(self, transport: asyncio.Transport) -> None:
-        self._session = self._host.open_session(self, self.address, self._local_port, self._fast)
+        self._session = self._host.open_session(self, self.address, self._fast)
         self._session.local = endpoint(transport.get_extra_info("sockname"))
         self._session.room = self._unread.high_water_bytes
 

@@ -78,7 +78,7 @@ class Harness:
         self.server = RemotingServer(self.core, [], name="toy", overload=self.patience)
         self.connections = []
         for _ in range(connections):
-            connection = RemotingConnection(self.server, 10911, False)
+            connection = RemotingConnection(self.server, False)
             connection.connection_made(Transport())
             self.connections.append(connection)
         self.server.turn()
@@ -171,7 +171,7 @@ def test_a_connection_that_is_dropped_while_it_ends_is_counted_once() -> None:
     async def end_one_of_two() -> RemotingServer:
         limits = ConnectionLimits(max_buffered_bytes=64 << 10)
         server, transport = RemotingServer(BusyCore(), [], name="toy", limits=limits), Ending()
-        staying, ending = RemotingConnection(server, 10911, False), RemotingConnection(server, 10911, False)
+        staying, ending = RemotingConnection(server, False), RemotingConnection(server, False)
         staying.connection_made(Transport())
         ending.connection_made(transport)
         transport.socket, theirs = socket.socketpair()

@@ -477,13 +477,14 @@ async def test_a_local_peer_is_told_when_the_server_stops() -> None:
             await unanswered
 
 
-async def test_a_session_knows_its_peer_and_port() -> None:
+async def test_a_session_knows_both_its_ends() -> None:
     async with serving() as harness:
         client = await harness.client()
         await client.request(1)
         address, port = client.writer.get_extra_info("sockname")
         session = harness.core.sessions[0]
-        assert (session.peer, session.local_port, session.fast) == (f"{address}:{port}", harness.port, False)
+        assert (session.peer, session.fast) == (f"{address}:{port}", False)
+        assert session.local == f"127.0.0.1:{harness.port}"
 
 
 def test_the_fast_port_is_two_below() -> None:

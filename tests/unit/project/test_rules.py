@@ -278,7 +278,6 @@ def test_nothing_is_there_that_nobody_uses() -> None:
 
 
 READ_BY_OTHERS = {
-    "local_port": "tests of sessions",
     "stalls": "tests, for which a log line is too rare",
     "suppressed": "tests, for which a log line is too rare",
     "_done_callbacks": "concurrent.futures",

@@ -8,7 +8,7 @@ from mqspark.protocol.session import Session
 
 def test_outbox_holds_a_session_once() -> None:
     outbox: list[Session] = []
-    session = Session(1, "10.0.0.9", 5000, outbox, local_port=10911)
+    session = Session(1, "10.0.0.9", 5000, outbox)
     session.send(b"a")
     session.send(b"b", memoryview(b"c"))
     assert outbox == [session]
@@ -21,8 +21,8 @@ def test_outbox_holds_a_session_once() -> None:
 
 
 def test_identity() -> None:
-    session = Session(7, "10.0.0.9", 5000, [], local_port=10909, fast=True)
-    assert (session.id, session.peer, session.local_port, session.fast) == (7, "10.0.0.9:5000", 10909, True)
+    session = Session(7, "10.0.0.9", 5000, [], fast=True)
+    assert (session.id, session.peer, session.fast) == (7, "10.0.0.9:5000", True)
     assert session.peer_host == encode_host("10.0.0.9", 5000)
     assert Session(8, "fd00::2", 1, []).peer == "[fd00::2]:1"
     assert "10.0.0.9:5000" in repr(session)
