@@ -112,12 +112,7 @@ class OffsetMove(Act, frozen=True):
         time_ms: int | None,
         offset: int | None,
     ) -> Self:
-        """Raises InvalidMessage unless there is a time for that goal alone, and an offset for the other."""
-        for name, given in (("time", time_ms), ("offset", offset)):
-            if (given is not None) != (goal == name):
-                raise InvalidMessage(
-                    f"to {goal}: give the {name} with `{name}`, and only with it", field=name
-                )
+        """There is a time for the goal ``time`` alone, and an offset for ``offset`` alone."""
         at_ms = {"earliest": BEGINNING_MS, "time": time_ms}.get(goal)
         return cls(group, topic, END_MS if at_ms is None else at_ms, offset, queues)
 

@@ -267,11 +267,14 @@ def test_a_group_is_moved_after_a_look(http: httpx.Client) -> None:
         ({"to": "offset", "queueId": 0, "offset": 5}, 400),
         ({"to": "offset", "queueId": 9, "offset": 0}, 400),
         ({"to": "offset"}, 422),
-        ({"to": "time"}, 422),
-        ({"to": "latest", "timeMs": 1}, 422),
+        ({"to": "latest", "offset": 1}, 422),
         ({"to": "yesterday"}, 422),
     ):
         check_problem(http.post("/groups/movers/reset", json={"topic": "Moved", **wrong}), status)
+    for to, time_ms in (("time", None), ("latest", 1)):
+        refused = http.post("/groups/movers/reset", json={"topic": "Moved", "to": to, "timeMs": time_ms})
+        assert refused.status_code == 422
+        assert refused.json()["detail"] == f"to {to}: give `timeMs` with `time`, and only with it"
     check_problem(http.post("/groups/movers/reset", json={"topic": "Nothing", "to": "latest"}), 404)
     check_problem(http.post("/groups/nobody/reset", json={"topic": "Moved", "to": "latest"}), 404)
 

@@ -202,9 +202,10 @@ async def reset_group(group: GroupName, reset: Reset, asker: AskerNow) -> ResetO
         raise Problem(422, "queueId is required with `offset`")
     offsets = _BrokerOffsets(asker)
     queues = [] if reset.queueId is None else [place_of(offsets.queue(reset.topic, reset.queueId))]
-    goal, given = reset.to, {"time_ms": reset.timeMs, "offset": reset.offset}
-    with as_problem(422, InvalidMessage):
-        move = OffsetMove.towards(goal, group, reset.topic, queues, **given)
+    for goal, name, given in (("time", "timeMs", reset.timeMs), ("offset", "offset", reset.offset)):
+        if (given is not None) != (reset.to == goal):
+            raise Problem(422, f"to {reset.to}: give `{name}` with `{goal}`, and only with it")
+    move = OffsetMove.towards(reset.to, group, reset.topic, queues, time_ms=reset.timeMs, offset=reset.offset)
     asker.check_known(group)
     with as_problem(400, InvalidMessage):
         moves = [*(await move.moves(offsets)).values()]
