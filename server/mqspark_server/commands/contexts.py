@@ -34,7 +34,7 @@ class ClusterContext(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     tls_verify_host_name: bool = True
 
 
-class Contexts(msgspec.Struct, forbid_unknown_fields=True):
+class Contexts(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     current: str | None = None
     contexts: dict[str, ClusterContext] = {}
 
@@ -86,22 +86,11 @@ def check_context(name: str, context: ClusterContext) -> None:
 
 def save_contexts(contexts: Contexts) -> Path:
     """Replace the whole file, which is returned, readable only by the user. Raises ConfigError, OSError."""
+    import tomlkit
+
     path = contexts_path()
-    lines = [f"current = {_quoted(contexts.current)}\n"] if contexts.current else []
-    for name, context in sorted(contexts.contexts.items()):
+    for name, context in contexts.contexts.items():
         check_context(name, context)
-        lines.append(f"\n[contexts.{_quoted(name)}]\n")
-        for key, value in msgspec.to_builtins(context).items():
-            if value is not None:
-                text = str(value).lower() if isinstance(value, bool) else _quoted(value)
-                lines.append(f"{key} = {text}\n")
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, "".join(lines).encode(), mode=0o600)
+    replace_file(path, tomlkit.dumps(msgspec.to_builtins(contexts), sort_keys=True).encode(), mode=0o600)
     return path
-
-
-def _quoted(text: str) -> str:
-    """A basic string of TOML: the same as JSON's, except for DEL."""
-    import json
-
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
