@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -183,9 +184,11 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_ununit_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self.unit_topics, unit=True),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self.unit_topics, unit_sub=True),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self.unit_topics, unit=False, unit_sub=True
+            ),
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
             RequestCode.PUT_KV_CONFIG: self.put_kv,
@@ -414,17 +417,11 @@ class NameServer:
         names, address = self.routes.system_topics()
         return ok(command, None, encode_body(TopicList(topic_list=names, broker_addr=address)))
 
-    def unit_topics(self, session: Session, command: Command) -> Slices:
+    def unit_topics(
+        self, session: Session, command: Command, *, unit: bool | None = None, unit_sub: bool | None = None
+    ) -> Slices:
         self._check_topic_list()
-        return _topic_list(command, self.routes.unit_topics(unit=True, unit_sub=None))
-
-    def unit_sub_topics(self, session: Session, command: Command) -> Slices:
-        self._check_topic_list()
-        return _topic_list(command, self.routes.unit_topics(unit=None, unit_sub=True))
-
-    def unit_sub_ununit_topics(self, session: Session, command: Command) -> Slices:
-        self._check_topic_list()
-        return _topic_list(command, self.routes.unit_topics(unit=False, unit_sub=True))
+        return _topic_list(command, self.routes.unit_topics(unit=unit, unit_sub=unit_sub))
 
     def _check_topic_list(self) -> None:
         if not self.config.enable_topic_list:
@@ -496,8 +493,6 @@ class NameServer:
         shown = {**self._shell_settings, "kvConfigPath": "", **to_properties(self.config)}
         lines = (f"{key}={shown_setting(value)}\n" for key, value in sorted(shown.items()))
         return ok(command, None, "".join(lines).encode())
-
-    # --- views ---
 
 
 class _Routed(NoFacts):
