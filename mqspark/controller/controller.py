@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -679,21 +680,19 @@ class Controller:
     """Requests that only the leader answers, each once the table that it depends on is durable."""
 
 
+@dataclass(eq=False)
 class _SaveStateJob:
-    def __init__(
-        self, state: DurableState, content: bytes, generation: int, saved: Callable[[int], None]
-    ) -> None:
-        self._state = state
-        self._content = content
-        self._generation = generation
-        self._saved = saved
+    state: DurableState
+    content: bytes
+    generation: int
+    saved: Callable[[int], None]
 
     def run(self) -> None:
-        self._state.save(self._content)
+        self.state.save(self.content)
 
     def done(self, error: BaseException | None = None) -> None:
         if error is None:  # otherwise the table stays newer than the file, and the next job saves it
-            self._saved(self._generation)
+            self.saved(self.generation)
 
 
 def _names(cluster: str | None, name: str | None) -> tuple[str, str]:

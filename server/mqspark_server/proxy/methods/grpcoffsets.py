@@ -13,9 +13,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.codes import PullFlag, RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import (
     GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
     GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryConsumerOffsetRequestHeader,
@@ -24,6 +22,7 @@ from mqspark.protocol.headers.client_headers import (
     SearchOffsetResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from mqspark.protocol.headers.header import Header
 from mqspark.record.record import decode_pull
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S
@@ -82,30 +81,21 @@ async def get_offset(call: GrpcCall, request: pb.GetOffsetRequest) -> pb.GetOffs
 
 async def query_offset(call: GrpcCall, request: pb.QueryOffsetRequest) -> pb.QueryOffsetResponse:
     queue = _queue_of(request.message_queue)
-    topic, queue_id = queue.topic, queue.queue_id
-    if request.query_offset_policy == pb.BEGINNING:
-        answer = await call.request(
-            queue.broker_name,
-            RequestCode.GET_MIN_OFFSET,
-            GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id),
-        )
-        offset = checked(answer).header(GetMinOffsetResponseHeader).offset
-    elif request.query_offset_policy == pb.END:
-        answer = await call.request(
-            queue.broker_name,
-            RequestCode.GET_MAX_OFFSET,
-            GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id),
-        )
-        offset = checked(answer).header(GetMaxOffsetResponseHeader).offset
-    elif request.query_offset_policy == pb.TIMESTAMP and request.HasField("timestamp"):
-        header = SearchOffsetRequestHeader(
-            topic=topic, queue_id=queue_id, timestamp=millis_of(request.timestamp)
-        )
-        answer = await call.request(queue.broker_name, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        offset = checked(answer).header(SearchOffsetResponseHeader).offset
+    topic, queue_id, policy = queue.topic, queue.queue_id, request.query_offset_policy
+    header: Header
+    if policy == pb.BEGINNING:
+        code, header = RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
+    elif policy == pb.END:
+        code, header = RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
+    elif policy == pb.TIMESTAMP and request.HasField("timestamp"):
+        time_ms = millis_of(request.timestamp)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        header = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=time_ms)
     else:
         raise GrpcRefusal(pb.BAD_REQUEST, "a policy is BEGINNING, END, or TIMESTAMP with a time")
-    return pb.QueryOffsetResponse(status=OK, offset=offset)
+    answer = checked(await call.request(queue.broker_name, code, header))
+    # All three have one field.
+    return pb.QueryOffsetResponse(status=OK, offset=answer.header(SearchOffsetResponseHeader).offset)
 
 
 async def pull_message(
