@@ -17,7 +17,7 @@ from mqspark.client.remoting.client_options import ClientKeywords, ClientOptions
 from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.instance import ClientInstance, InstanceMember
 from mqspark.client.remoting.keywords import changed, spelled_out
-from mqspark.client.remoting.longanswers import clients_of_group, merged, read_in_turns, topic_names
+from mqspark.client.remoting.longanswers import decoded_in_turns, merged, read_in_turns, topic_names
 from mqspark.client.remoting.pullanswers import check_messages, check_offsets, committed_in
 from mqspark.client.remoting.topic_routes import TopicRoute, is_logic_broker, place_in_logic_queue
 from mqspark.errors import (
@@ -65,6 +65,7 @@ from mqspark.protocol.bodies.client_bodies import (
     ProducerTableInfo,
     SetMessageRequestModeRequestBody,
 )
+from mqspark.protocol.bodies.longtables import parts_of_names
 from mqspark.protocol.bodies.replica_bodies import HARuntimeInfo
 from mqspark.protocol.bodies.topic_bodies import (
     ClusterInfo,
@@ -412,12 +413,16 @@ class AdminClient(Lifecycle):
     async def topic_groups(self, topic: str) -> list[str]:
         """The consumer groups that have an offset in the topic or a live member that subscribes to it. Raises
         NoRoute."""
-        groups: set[str] = set()
+        runs: list[list[str]] = []
         header = QueryTopicConsumeByWhoRequestHeader(topic=topic)
+
+        def read(part: bytes) -> None:
+            runs.append(sorted(decode_body(GroupList, part).group_list))
+
         for address in (await self.topic_route(topic)).masters.values():
             response = await self._ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
-            groups |= set(decode_body(GroupList, response.body).group_list)
-        return sorted(groups)
+            await read_in_turns(response.body, "groupList", read, parts_of_names)
+        return list(dict.fromkeys(await merged(runs)))
 
     async def topic_producers(self, topic: str, group: str) -> ProducerConnection:
         """The live producers of ``group``. Raises NoRoute for an unknown topic, BrokerError if there is none."""
@@ -429,7 +434,7 @@ class AdminClient(Lifecycle):
             except BrokerError as error:
                 refused = error
                 continue
-            return decode_body(ProducerConnection, response.body)
+            return await decoded_in_turns(ProducerConnection, response.body, "connectionSet")
         raise refused or NoRoute(topic, "there is no broker")
 
     async def producers(self, address: str) -> dict[str, list[ProducerInfo]]:
@@ -604,20 +609,36 @@ class AdminClient(Lifecycle):
 
     # --- groups -----------------------------------------------------------------------------------------
 
-    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups of all masters, those of the brokers themselves included."""
+    async def groups(self, names: Collection[str] | None = None) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups of all masters, those of the brokers themselves included, or those of ``names`` that are
+        there."""
         found: dict[str, SubscriptionGroupConfig] = {}
         runs: list[list[str]] = []
 
-        def read(part: bytes) -> None:
-            groups = decode_body(SubscriptionGroupWrapper, part).subscription_group_table
-            found.update(groups)
-            runs.append(sorted(groups))
+        def read(groups: dict[str, SubscriptionGroupConfig]) -> None:
+            chosen = groups if names is None else {name: groups[name] for name in names if name in groups}
+            found.update(chosen)
+            runs.append(sorted(chosen))
 
+        await self._read_groups(read)
+        return {name: found[name] for name in await merged(runs)}
+
+    async def group_names(self) -> list[str]:
+        """The names of all consumer groups of all masters, in order, those of the brokers themselves included."""
+        runs: list[list[str]] = []
+        await self._read_groups(lambda groups: runs.append(sorted(groups)))
+        return list(dict.fromkeys(await merged(runs)))
+
+    async def _read_groups(self, read: Callable[[dict[str, SubscriptionGroupConfig]], None]) -> None:
+        """Reads the settings of all groups, some at a time: to free those of very many at once takes as long as to read
+        them."""
         for address in (await self._masters(None, None)).values():
             response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            await read_in_turns(response.body, "subscriptionGroupTable", read)
-        return {name: found[name] for name in await merged(runs)}
+            await read_in_turns(
+                response.body,
+                "subscriptionGroupTable",
+                lambda part: read(decode_body(SubscriptionGroupWrapper, part).subscription_group_table),
+            )
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig:
         """The settings of a group at the broker at ``address``. Raises BrokerError if it has no such group; a broker
@@ -674,7 +695,7 @@ class AdminClient(Lifecycle):
             except BrokerError as error:
                 offline = error
                 continue
-            return await clients_of_group(response.body)
+            return await decoded_in_turns(ConsumerConnection, response.body, "connectionSet")
         raise offline or NoRoute(group, "there is no broker")
 
     async def running_info(
@@ -790,8 +811,10 @@ class AdminClient(Lifecycle):
         header = ResetOffsetRequestHeader(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
         for address in (await self.topic_route(topic)).masters.values():
             response = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-            table = decode_body(ResetOffsetBody, response.body).offset_table
-            moved |= {queue_of(key): offset for key, offset in table.items()}
+            table = iter(decode_body(ResetOffsetBody, response.body).offset_table.items())
+            while some := list(islice(table, QUEUES_AT_ONCE)):
+                moved |= {queue_of(key): offset for key, offset in some}
+                await asyncio.sleep(0)
         return dict(sorted(moved.items()))
 
     async def reset_offset(self, group: str, queue: MessageQueue, offset: NonNegativeInt) -> None:
@@ -821,26 +844,10 @@ class AdminClient(Lifecycle):
         try:
             await self.topic_route(RETRY_PREFIX + group)
         except NoRoute:
-            if await self._is_known(group):
+            if await self.groups([group]):
                 return
             remark = f"there is no consumer group {group!r}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark) from None
-
-    async def _is_known(self, group: str) -> bool:
-        """Whether a broker has settings of the group. Those of all groups are never kept together: to free them takes
-        as long as to read them."""
-        found = False
-
-        def read(part: bytes) -> None:
-            nonlocal found
-            found = found or group in decode_body(SubscriptionGroupWrapper, part).subscription_group_table
-
-        for address in (await self._masters(None, None)).values():
-            response = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            await read_in_turns(response.body, "subscriptionGroupTable", read)
-            if found:
-                break
-        return found
 
     async def _group_offset(self, group: str, queue: MessageQueue) -> GroupOffset:
         header = GetMaxOffsetRequestHeader(

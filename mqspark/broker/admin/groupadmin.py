@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from mqspark.broker.admin.change import AnswerWhenSafe
 from mqspark.broker.admin.paging import page_of
-from mqspark.broker.admin.topicadmin import CHANGED_AT_ONCE, LISTED_AT_ONCE, check_list_size, listed_once
+from mqspark.broker.admin.topicadmin import (
+    CHANGED_AT_ONCE,
+    CHECKED_AT_ONCE,
+    LISTED_AT_ONCE,
+    check_list_size,
+    listed_once,
+)
 from mqspark.broker.state.litenames import bound_topic
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import check_group_attribute
 from mqspark.errors import InvalidMessage
 from mqspark.message import check_group
 from mqspark.protocol.bodies.body import decode_body, encode_body
+from mqspark.protocol.bodies.longtables import decode_long, parts_of_names
 from mqspark.protocol.bodies.topic_bodies import (
     DeleteSubscriptionGroupListRequestBody,
     GroupForbidden,
@@ -50,9 +57,12 @@ class GroupAdminProcessor:
 
     def update_groups(self, session: Session, command: Command) -> Slices:
         check_list_size(command)
-        configs = decode_body(SubscriptionGroupList, command.body).group_config_list
-        for config in configs:
+        body = yield from decode_long(SubscriptionGroupList, command.body, "groupConfigList")
+        configs = body.group_config_list
+        for number, config in enumerate(configs, 1):
             check_group_name(config.group_name)
+            if number % CHECKED_AT_ONCE == 0:
+                yield
         yield ESSENTIAL
         for number, config in enumerate(configs, 1):
             self._put_group(config, session)
@@ -95,7 +105,9 @@ class GroupAdminProcessor:
     def delete_groups(self, session: Session, command: Command) -> Slices:
         """All of them, or none if one of the names is refused. Only RocketMQ 5.5.1 and newer knows this request."""
         check_list_size(command, b",")
-        body = decode_body(DeleteSubscriptionGroupListRequestBody, command.body)
+        body = yield from decode_long(
+            DeleteSubscriptionGroupListRequestBody, command.body, "groupNameList", parts_of_names
+        )
         names = listed_once(body.group_name_list, "group name")
         if not all(map(str.strip, names)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified group name is blank.")

@@ -24,7 +24,8 @@ from mqspark.broker.tables.topics import (
 )
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import check_topic
-from mqspark.protocol.bodies.body import decode_body, decode_nameless, encode_body
+from mqspark.protocol.bodies.body import decode_nameless, encode_body
+from mqspark.protocol.bodies.longtables import decode_long, parts_of_names
 from mqspark.protocol.bodies.topic_bodies import (
     MAX_QUEUES,
     CreateTopicListRequestBody,
@@ -48,11 +49,14 @@ from mqspark.protocol.servers.registration import MAX_MAPPING_BYTES
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-CHANGED_AT_ONCE = 32
-"""Topics or groups of a list that are created or changed in one slice."""
+CHANGED_AT_ONCE = 16
+"""Topics or groups of a list that are created, changed or deleted in one slice."""
 
-LISTED_AT_ONCE = 4_096
+LISTED_AT_ONCE = 2_048
 """Topics that are listed in one slice, before they are encoded."""
+
+CHECKED_AT_ONCE = 256
+"""Names of a list that are checked in one slice."""
 
 SOUGHT_AT_ONCE = 512
 """Groups whose retry topics are looked up in one slice."""
@@ -180,7 +184,7 @@ class TopicAdminProcessor:
 
     def update_topics(self, session: Session, command: Command) -> Slices:
         check_list_size(command)
-        body = decode_body(CreateTopicListRequestBody, command.body)
+        body = yield from decode_long(CreateTopicListRequestBody, command.body, "topicConfigList")
         yield ESSENTIAL
         for number, config in enumerate(body.topic_config_list, 1):
             changes = self._listed_changes(config)
@@ -258,9 +262,12 @@ class TopicAdminProcessor:
         """All of them, or none if one of the names is refused. Only RocketMQ 5.5.1 and newer knows this request. Raises
         Refusal; TableFull when the notes of deletions are full, perhaps with some of the topics deleted."""
         check_list_size(command, b",")
-        names = listed_once(decode_body(DeleteTopicListRequestBody, command.body).topic_list, "topic")
-        for name in names:
+        body = yield from decode_long(DeleteTopicListRequestBody, command.body, "topicList", parts_of_names)
+        names = listed_once(body.topic_list, "topic")
+        for number, name in enumerate(names, 1):
             self._check_deletion(name)
+            if number % CHECKED_AT_ONCE == 0:
+                yield
         yield from self._delete(names)
         self._change(session, command, topics=True)
         return None

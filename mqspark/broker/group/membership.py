@@ -25,6 +25,7 @@ from mqspark.protocol.bodies.client_bodies import (
     SubscriptionData,
     UnlockBatchRequestBody,
 )
+from mqspark.protocol.bodies.longtables import Parts, decode_long, parts_of_list
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
@@ -40,7 +41,8 @@ MAX_HEARTBEAT_OBJECTS = 16_384
 """Groups and subscriptions of one heartbeat."""
 
 MAX_HEARTBEAT_BYTES = 4 << 20
-"""Bytes of one heartbeat: so many groups and subscriptions with tags of usual length. It is decoded in one slice."""
+"""Bytes of one heartbeat: so many groups and subscriptions with tags of usual length. A group with its subscriptions is
+decoded in one slice."""
 
 MAX_EXPRESSION = 128 * 1024
 """Characters of a subscription's expression; its tags are parsed in one slice."""
@@ -48,13 +50,13 @@ MAX_EXPRESSION = 128 * 1024
 MAX_CODES = 16_384
 """Tags, and hashes of tags, that come with one subscription."""
 
-SEEN_AT_ONCE = 256
+SEEN_AT_ONCE = 64
 """Groups and subscriptions of a heartbeat that are processed in one slice."""
 
 NOTIFIED_AT_ONCE = 32
 """Members of a group that are notified of a change in one slice."""
 
-QUEUES_AT_ONCE = 512
+QUEUES_AT_ONCE = 128
 """Queues locked or unlocked in one slice."""
 
 MAX_LOCKED = 16_384
@@ -133,7 +135,7 @@ class MembershipProcessor:
                 f"the heartbeat has {objects} groups and subscriptions, the limit is {MAX_HEARTBEAT_OBJECTS}",
             )
         began_ms = self._state.clock.monotonic_ms()
-        data = decode_body(HeartbeatData, command.body)
+        data = yield from decode_long(HeartbeatData, command.body, "consumerDataSet", _parts_of_consumers)
         client_id = data.client_id
         if not client_id:
             raise Refusal(ResponseCode.SYSTEM_ERROR, "the heartbeat names no clientID")
@@ -270,7 +272,7 @@ class MembershipProcessor:
 
     def lock(self, session: Session, command: Command) -> Slices:
         _check_size(command)
-        body = decode_body(LockBatchRequestBody, command.body)
+        body = yield from decode_long(LockBatchRequestBody, command.body, "mqSet")
         self._state.clients.check_holder(body.client_id or "", session)
         locked: list[Queue] = []
         for queues in _queues(body):
@@ -283,13 +285,17 @@ class MembershipProcessor:
 
     def unlock(self, session: Session, command: Command) -> Slices:
         _check_size(command)
-        body = decode_body(UnlockBatchRequestBody, command.body)
+        body = yield from decode_long(UnlockBatchRequestBody, command.body, "mqSet")
         self._state.clients.check_holder(body.client_id or "", session)
         for queues in _queues(body):
             self._state.locks.unlock(body.consumer_group or "", body.client_id or "", queues)
             if len(queues) == QUEUES_AT_ONCE:
                 yield ESSENTIAL
         return ok(command)
+
+
+def _parts_of_consumers(text: bytes, member: str) -> Parts:
+    return parts_of_list(text, member, max_entry_bytes=MAX_HEARTBEAT_BYTES)
 
 
 def _check_expression(data: SubscriptionData) -> None:

@@ -7,22 +7,21 @@ from bisect import bisect
 from collections.abc import Callable, Iterable
 from heapq import merge
 from itertools import islice
+from typing import TypeVar
 
-from mqspark.protocol.bodies.body import decode_body, decode_nameless
-from mqspark.protocol.bodies.client_bodies import ConsumerConnection
+from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.bodies.longtables import (
     PART_BYTES,
     Parts,
+    decode_long,
     parts_of_names,
     parts_of_table,
     read_parts,
 )
 from mqspark.protocol.bodies.topic_bodies import TopicList
-from mqspark.protocol.named import check_names
 
+B = TypeVar("B", bound=Body)
 MERGED_AT_ONCE = 1_024
-CHECKED_AT_ONCE = 256
-"""Clients of which the names are checked in one turn: several times what it takes to decode them."""
 COMPARED = 512
 """Names that are compared with one that does not exist: each takes microseconds."""
 
@@ -69,16 +68,16 @@ async def topic_names(body: bytes | memoryview) -> list[str]:
     return await merged(runs)
 
 
-async def clients_of_group(body: bytes | memoryview) -> ConsumerConnection:
-    """The members of a group, and what they read. Raises ProtocolError and IllegalName."""
-    found = decode_nameless(ConsumerConnection, body)
-    clients, found.connection_set = found.connection_set, []
-    check_names(found)
-    for first in range(0, len(clients), CHECKED_AT_ONCE):
-        check_names(ConsumerConnection(connection_set=clients[first : first + CHECKED_AT_ONCE]))
+async def decoded_in_turns(body_type: type[B], body: bytes | memoryview, member: str) -> B:
+    """A body whose list ``member`` may be long. Raises ProtocolError and IllegalName."""
+    decoding = decode_long(body_type, body, member)
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as end:
+            found: B = end.value
+            return found
         await asyncio.sleep(0)
-    found.connection_set = clients
-    return found
 
 
 def near(names: list[str], name: str) -> list[str]:

@@ -32,7 +32,7 @@ class PutGroup(Act, frozen=True, kw_only=True):
         return msgspec.structs.replace(config, attributes={}, **self.settings)
 
     async def preview(self, at: Operated) -> Preview:
-        old = (await at.admin.groups()).get(self.group) or SubscriptionGroupConfig()
+        old = (await at.admin.groups([self.group])).get(self.group) or SubscriptionGroupConfig()
         rows = [
             {"setting": each.label, "now": getattr(old, each.field), "then": self.settings[each.field]}
             for each in GROUP_SETTINGS
@@ -44,7 +44,7 @@ class PutGroup(Act, frozen=True, kw_only=True):
         return Preview(f"Change {self.group}?", "Change", columns=columns, rows=rows)
 
     async def apply(self, at: Operated) -> Done:
-        known = await at.admin.groups()
+        known = await at.admin.groups([self.group])
         config = self.config(known.get(self.group))
         await at.admin.create_group(self.group, cluster=at.cluster, config=config)
         is_new = self.group not in known
@@ -56,7 +56,7 @@ class CreateGroup(PutGroup, frozen=True, kw_only=True):
     group: GroupName = msgspec.field(name="name")
 
     async def preview(self, at: Operated) -> Preview:
-        if self.group in await at.admin.groups():
+        if self.group in await at.admin.groups([self.group]):
             raise NotDone(Why.EXISTS, f"group {self.group} exists already", noun="group", name=self.group)
         given = [each for each in GROUP_SETTINGS if each.field in self.settings]
         facts = [(each.label, str(self.settings[each.field])) for each in given]
@@ -78,7 +78,7 @@ class DeleteGroup(Act, frozen=True):
     keeps_offsets: bool = False
 
     async def facts(self, at: Operated) -> Facts:
-        known = await at.admin.groups()
+        known = await at.admin.group_names()
         if self.group not in known:
             raise absent("consumer group", self.group, known)
         check_deletable(self.group, is_online=bool(await member_rows(at.admin, self.group)))

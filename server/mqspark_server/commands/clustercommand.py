@@ -178,9 +178,9 @@ class ClusterShell:
 
     async def must_be_group(self, name: str) -> SubscriptionGroupConfig:
         """Raises Missing."""
-        known = await self.admin.groups()
+        known = await self.admin.groups([name])
         if name not in known:
-            raise MissingGroup(name, known)
+            raise MissingGroup(name, await self.admin.group_names())
         return known[name]
 
     async def broker_address(self, broker: str) -> str:
@@ -364,7 +364,7 @@ async def _with_similar_names(
     if isinstance(error, BrokerError) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
         group = given.get("group")
         if isinstance(group, str):
-            return MissingGroup(group, await shell.admin.groups())
+            return MissingGroup(group, await shell.admin.group_names())
     return None
 
 

@@ -31,7 +31,7 @@ from mqspark_server.console.rendering import HEADERS, HTML, ROOT, inside, render
 from mqspark_server.console.visitors import Form, NoForm, Visitor, Visitors, read_form, sent_fields
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey.schemasurvey import schemas_of
-from mqspark_server.survey.surveying import Row, add_to_each, in_slices, sorted_in_slices
+from mqspark_server.survey.surveying import Row, add_to_each, in_slices, let_go, sorted_in_slices
 from mqspark_server.web.events import EventStream
 from mqspark_server.web.places import Places
 from mqspark_server.web.problems import Problem
@@ -166,10 +166,10 @@ class ListView(View, frozen=True):
     down: bool = False
 
     async def listed(
-        self, key: str, rows: Sequence[Row], ask: Callable[[Row], Awaitable[Row]] | None = None
+        self, key: str, rows: list[Row], ask: Callable[[Row], Awaitable[Row]] | None = None
     ) -> Row:
-        """The rows of this page, by their names below ``key``. ``ask`` says more about these only, or about up to
-        MAX_SORTED to sort them. Raises InvalidMessage."""
+        """The rows of this page, by their names below ``key``; ``rows`` is empty afterwards. ``ask`` says more about
+        these only, or about up to MAX_SORTED to sort them. Raises InvalidMessage."""
         if self.sort and self.sort not in dict(self.columns):
             keys = ", ".join(filter(None, dict(self.columns)))
             raise InvalidMessage(f"sort: choose one of {keys}", field="sort")
@@ -189,7 +189,9 @@ class ListView(View, frozen=True):
             await add_to_each(shown, ask)
         given = {"q": self.q, "sort": self.sort, "down": self.down, "every": self.every}
         query = {name: "1" if value is True else str(value) for name, value in given.items() if value}
-        return {"page": Listed(shown, number, begin + 1, begin + len(shown), len(found), is_by_name, query)}
+        page = Listed(shown, number, begin + 1, begin + len(shown), len(found), is_by_name, query)
+        await let_go(rows, found)
+        return {"page": page}
 
 
 async def _sorted(rows: list[Row], key: str, *, down: bool) -> list[Row]:

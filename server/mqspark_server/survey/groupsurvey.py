@@ -27,9 +27,21 @@ if TYPE_CHECKING:
 async def group_rows(admin: AdminClient, *, every: bool) -> list[Row]:
     """``every``: the brokers' own groups, too."""
     rows: list[Row] = []
-    async for some in in_slices(list((await admin.groups()).items())):
-        rows += [group_row(name, config) for name, config in some if every or not is_system_group(name)]
+    groups = await admin.groups()
+    async for some in in_slices(list(groups)):
+        for name in some:
+            config = groups.pop(name)  # all are not freed together
+            if every or not is_system_group(name):
+                rows.append(group_row(name, config))
     return rows
+
+
+async def group_names(admin: AdminClient) -> list[str]:
+    """Without the brokers' own groups."""
+    names: list[str] = []
+    async for some in in_slices(await admin.group_names()):
+        names += [name for name in some if not is_system_group(name)]
+    return names
 
 
 def group_row(name: str, config: SubscriptionGroupConfig) -> Row:

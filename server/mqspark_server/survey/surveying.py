@@ -46,6 +46,15 @@ async def sorted_in_slices(items: Sequence[T], key: Callable[[T], Any], *, down:
     return found
 
 
+async def let_go(*long: list[Any]) -> None:
+    """Empties lists of rows part by part: to free very many takes longer than a turn of the loop may."""
+    for items in long:
+        while len(items) > ROWS_AT_ONCE:
+            del items[-ROWS_AT_ONCE:]
+            await asyncio.sleep(0)
+        items.clear()
+
+
 async def each_of(items: Iterable[T], ask: Callable[[T], Awaitable[V]]) -> list[V]:
     """The answers, in the order of the items."""
     gate = asyncio.Semaphore(ASKED_AT_ONCE)

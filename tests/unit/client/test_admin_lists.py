@@ -16,6 +16,7 @@ from mqspark.client.admin import AdminClient, GroupOffset
 from mqspark.client.remoting import longanswers
 from mqspark.errors import BrokerError, IllegalName, ProtocolError
 from mqspark.message import MessageQueue, no_such_topic
+from mqspark.protocol.bodies import longtables
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import ConnectionInfo, ConsumerConnection, SubscriptionData
 from mqspark.protocol.bodies.longtables import PART_BYTES
@@ -26,7 +27,6 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicList,
 )
 from mqspark.protocol.codes import RequestCode
-from mqspark.protocol.named import check_names
 
 T = TypeVar("T")
 ADDRESSES = {"b-a": "10.0.0.1:10911", "b-b": "10.0.0.2:10911"}
@@ -62,7 +62,7 @@ class Answered(AdminClient):
             self.longest = max(self.longest, len(text))
             return decode_body(body_type, text)
 
-        for module in (admin_module, longanswers):
+        for module in (admin_module, longanswers, longtables):
             monkeypatch.setattr(module, "decode_body", watched)
 
         async def main() -> T:
@@ -95,6 +95,17 @@ def test_groups_of_all_brokers_in_order(monkeypatch: pytest.MonkeyPatch) -> None
     assert [groups[name].retry_max_times for name in ("G0999", "G1000", "G1999")] == [0, 1_000, 1_000]
     assert admin.longest < 2 * PART_BYTES
     assert admin.turns > sum(map(len, admin.bodies.values())) // (2 * PART_BYTES)
+
+
+def test_some_groups_and_the_names_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Answered([groups_body(0, 1_500), groups_body(1_000, 2_000)])
+    some = admin.run(admin.groups(["G1999", "H", "G0007", "G1000"]), monkeypatch)
+    assert {name: each.retry_max_times for name, each in some.items()} == {
+        "G0007": 0, "G1000": 1_000, "G1999": 1_000
+    }  # fmt: skip
+    assert list(some) == sorted(some)
+    assert admin.run(admin.group_names(), monkeypatch) == [f"G{number:04d}" for number in range(2_000)]
+    assert admin.longest < 2 * PART_BYTES
 
 
 def test_topics_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,20 +176,12 @@ def test_a_group_without_offsets_is_looked_for_in_the_lists(
     assert admin.longest < 2 * PART_BYTES
 
 
-def test_the_names_of_many_members_are_checked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 0
-
-    def watched(body: Any) -> None:
-        nonlocal most
-        most = max(most, len(body.connection_set))
-        check_names(body)
-
-    monkeypatch.setattr(longanswers, "check_names", watched)
+def test_many_members_are_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     members = [ConnectionInfo(client_id=f"10.0.0.1@{number}") for number in range(1_000)]
     group = ConsumerConnection(connection_set=members, consume_type="CONSUME_PASSIVELY")
     answered = Answered([encode_body(group), b"{}"])
     assert answered.run(answered.group_members("G"), monkeypatch) == group
-    assert 0 < most <= longanswers.CHECKED_AT_ONCE
+    assert 0 < answered.longest < 2 * PART_BYTES
     assert answered.turns >= 3
 
 

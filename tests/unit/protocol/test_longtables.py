@@ -7,17 +7,22 @@ from typing import Any
 
 import pytest
 
-from mqspark.errors import ProtocolError
+from mqspark.errors import IllegalName, ProtocolError
 from mqspark.protocol.bodies.admin_bodies import ConsumeStats
 from mqspark.protocol.bodies.body import decode_body
+from mqspark.protocol.bodies.client_bodies import HeartbeatData
 from mqspark.protocol.bodies.longtables import (
     MAX_ENTRY_BYTES,
+    PART_BYTES,
     Parts,
+    decode_long,
+    parts_of_list,
     parts_of_names,
     parts_of_table,
     read_parts,
 )
 from mqspark.protocol.slices import finished
+from tests.support.slices import sliced
 
 ODD: dict[str, Any] = {
     "T{": {"a": "}}", "b": {"c": '\\"},{'}, "d": [1, {"e": "{{"}]},
@@ -106,6 +111,63 @@ def test_lists_of_names_come_in_parts(part_bytes: int) -> None:
     assert [name for part in parts for name in part["names"]] == names
     assert json.loads(rest) == {"a": 1, "names": [], "b": None}
     assert read(parts_of_names(b'{"names":[]}', "names"))[0] == [{"names": []}]
+
+
+@pytest.mark.parametrize("part_bytes", [0, 1, 40, 100_000])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_lists_of_objects_come_in_parts(part_bytes: int, indent: int | None) -> None:
+    items = [*ODD.values(), {"list": [{"list": [{}]}, "]"]}]
+    body = {"before": {"list": [1]}, "list": items, "after": {"list": [3]}}
+    parts, rest = read(parts_of_list(json.dumps(body, indent=indent).encode(), "list", part_bytes))
+    assert len(parts) == {0: 5, 1: 5, 100_000: 1}.get(part_bytes, len(parts))
+    assert len(parts) < 5 or part_bytes <= 1
+    assert [item for part in parts for item in part["list"]] == items
+    assert json.loads(rest) == {**body, "list": []}
+    for text in (b"{}", b'{"list":null}', b'{"list":[ ]}', b'{"other":{"list":[{}]}}', b""):
+        assert read(parts_of_list(text, "list")) == ([], text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"clientID": "c", "consumerDataSet": [{"groupName": f"G{number}"} for number in range(1_000)]},
+        {
+            "clientID": "c",
+            "consumerDataSet": [
+                {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "a" * 20_000}]}
+            ],
+        },
+        {"clientID": "c", "more": "c" * 20_000, "consumerDataSet": []},
+        {"clientID": "c", "more": "c" * 20_000},
+        {
+            "clientID": "c",
+            "consumerDataSet": [{"consumeType": 1, "groupName": f"G{n}"} for n in range(1_000)],
+        },
+    ],
+)
+def test_a_long_request_is_what_one_go_makes_of_it(body: dict[str, Any]) -> None:
+    text = json.dumps(body).encode()
+    assert len(text) > PART_BYTES
+    found, slices = sliced(decode_long(HeartbeatData, text, "consumerDataSet"))
+    assert found == decode_body(HeartbeatData, text)
+    assert slices >= min(len(body.get("consumerDataSet", ())), len(text) // (2 * PART_BYTES))
+
+
+@pytest.mark.parametrize("wrong", [b"]", b"", b"}", b',{"groupName":"a\nb"}]}', b",7]}", b"]}]"])
+def test_a_long_request_with_a_mistake_is_refused(wrong: bytes) -> None:
+    text = b'{"consumerDataSet":[%b%b' % (b",".join([b'{"groupName":"G"}'] * 2_000), wrong)
+    with pytest.raises((ProtocolError, IllegalName)):
+        finished(decode_long(HeartbeatData, text, "consumerDataSet"))
+
+
+def test_a_request_whose_parts_refer_to_others_is_read_at_once() -> None:
+    first = {"groupName": "G", "subscriptionDataSet": [{"topic": "T"}]}
+    again = {"groupName": "H", "subscriptionDataSet": {"$ref": "$.consumerDataSet[0].subscriptionDataSet"}}
+    items = [first, again, *({"groupName": f"G{number}"} for number in range(1_000))]
+    text = json.dumps({"consumerDataSet": items}).encode()
+    found, slices = sliced(decode_long(HeartbeatData, text, "consumerDataSet"))
+    assert slices == 0
+    assert found == decode_body(HeartbeatData, text)
 
 
 def test_entries_by_queue() -> None:

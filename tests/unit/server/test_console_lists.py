@@ -11,7 +11,7 @@ from mqspark.errors import ClientError, InvalidMessage
 from mqspark_server.console.rendering import render
 from mqspark_server.console.site import MAX_SORTED, PAGE_ROWS, Listed, ListView
 from mqspark_server.console.visitors import Visitor
-from mqspark_server.survey.surveying import ROWS_AT_ONCE, Row, sorted_in_slices
+from mqspark_server.survey.surveying import ROWS_AT_ONCE, Row, let_go, sorted_in_slices
 
 
 class Numbers(ListView, frozen=True):
@@ -125,3 +125,27 @@ def test_long_lists_are_sorted_between_the_turns_of_others(down: bool) -> None:
     found = asyncio.run(sorted_beside_others())
     assert found == sorted(items, key=lambda item: item[0], reverse=down), "equals keep their order"
     assert turns >= 10
+
+
+def test_long_lists_are_let_go_between_the_turns_of_others() -> None:
+    rows: list[Row] = [{"name": str(number)} for number in range(5 * ROWS_AT_ONCE + 3)]
+    same, most = rows.copy(), 0
+
+    async def main() -> None:
+        nonlocal most
+
+        async def others() -> None:
+            nonlocal most
+            while True:
+                before = len(same)
+                await asyncio.sleep(0)
+                most = max(most, before - len(same))
+
+        task = asyncio.create_task(others())
+        await asyncio.sleep(0)
+        await let_go(rows, same)
+        task.cancel()
+
+    asyncio.run(main())
+    assert rows == same == []
+    assert 0 < most <= ROWS_AT_ONCE

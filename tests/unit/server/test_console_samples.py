@@ -119,9 +119,9 @@ class Cluster:
             raise ClientError("down")
         return {"putTps": "2.5 2 2", "getTransferredTps": "5 5 5", "commitLogDiskRatio": "0.25"}
 
-    async def groups(self) -> dict[str, None]:
+    async def group_names(self) -> list[str]:
         self.asked.append("groups")
-        return {"TOOLS_CONSUMER": None} | {f"g{number:04}": None for number in range(self.groups_there)}
+        return ["TOOLS_CONSUMER", *(f"g{number:04}" for number in range(self.groups_there))]
 
     async def group_lag(self, group: str) -> int:
         self.asked.append(group)

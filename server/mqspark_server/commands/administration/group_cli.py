@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 import click
 
 from mqspark.errors import BrokerError, MQError
-from mqspark.message import MessageQueue, is_system_group
+from mqspark.message import MessageQueue
 from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import Goal, OffsetMove
 from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
@@ -17,7 +17,14 @@ from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBr
 from mqspark_server.commands.refusals import Missing
 from mqspark_server.commands.times import FORMS, TIME
 from mqspark_server.shown.nouns import GROUP_SETTINGS, OFFSETS, SHARED_QUEUES, ModeName, place_of
-from mqspark_server.survey.groupsurvey import group_row, group_rows, lag_of, member_rows, offset_rows
+from mqspark_server.survey.groupsurvey import (
+    group_names,
+    group_row,
+    group_rows,
+    lag_of,
+    member_rows,
+    offset_rows,
+)
 from mqspark_server.survey.surveying import Row, add_to_each
 
 group = noun("group", "Consumer groups.")
@@ -89,7 +96,7 @@ async def group_lag(
 ) -> None:
     """Show the messages that GROUPS (default: all) have not committed, by queue."""
     there = await shell.brokers(brokers) if brokers else ()
-    names = groups or [name for name in await shell.admin.groups() if not is_system_group(name)]
+    names = groups or await group_names(shell.admin)
     rows: list[Row] = []
     for name in names:
         try:

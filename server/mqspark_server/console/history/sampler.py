@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from mqspark.base.clock import Clock
 from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError
-from mqspark.message import MASTER_ID, dlq_topic, is_system_group
+from mqspark.message import MASTER_ID, dlq_topic
 from mqspark_server.console.clusteraccess import ShownCluster, Trouble, admin_of
 from mqspark_server.console.history.samples import History
 from mqspark_server.process.tasks import end_all
 from mqspark_server.survey.brokersurvey import broker_rows, totals_of
+from mqspark_server.survey.groupsurvey import group_names
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.survey.topicsurvey import is_there
 
@@ -152,7 +153,7 @@ class Sampler:
         """The next groups in turn, and the sum of all that are known."""
         mono_ms = self._clock.monotonic_ms()
         if mono_ms >= self._names_at_ms:
-            names = [name for name in await admin.groups() if not is_system_group(name)]
+            names = await group_names(admin)
             known = {name: self._known.get(name) or _Known() for name in names[:MAX_GROUPS]}
             for each in known.values():
                 each.has_letters = None

@@ -19,7 +19,7 @@ from mqspark_server.settings.declarations import DeclaredSetting, settings_of
 from mqspark_server.settings.rocketmq_keys import WITHOUT_EFFECT
 from mqspark_server.shown.nouns import MAX_VALUE
 from mqspark_server.survey import brokersurvey
-from mqspark_server.survey.groupsurvey import add_waits, group_rows, lag_of, offset_rows
+from mqspark_server.survey.groupsurvey import add_waits, group_names, lag_of, offset_rows
 from mqspark_server.survey.replicasurvey import set_rows
 from mqspark_server.survey.surveying import MAX_ROWS, Row, add_to_each, each_of
 from mqspark_server.survey.topicsurvey import dead_letter_rows, letters_of
@@ -75,8 +75,8 @@ class LargestLags(View, frozen=True):
     LAGS_ASKED, and dead letters."""
 
     async def show(self, asked: Asking) -> Row:
-        groups = await group_rows(asked.admin, every=False)
-        rows = groups[:LAGS_ASKED]
+        groups = await group_names(asked.admin)
+        rows: list[Row] = [{"group": name} for name in groups[:LAGS_ASKED]]
 
         async def lag(row: Row) -> Row:
             return {"lag": await lag_of(asked.admin, row["group"])}

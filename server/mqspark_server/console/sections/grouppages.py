@@ -122,7 +122,7 @@ class GroupConfiguration(View, frozen=True):
     group: GroupName
 
     async def show(self, asked: Asking) -> Row:
-        found = (await asked.admin.groups()).get(self.group)
+        found = (await asked.admin.groups([self.group])).get(self.group)
         return {
             "config": settings_row(GROUP_SETTINGS, found or SubscriptionGroupConfig()),
             "is_configured": found is not None,
