@@ -178,7 +178,7 @@ def dispatch(
                 remark = "[OVERLOAD] too many requests that take long; retry later"
                 session.send(encode_response(command.opaque, ResponseCode.SYSTEM_BUSY, remark=remark))
         else:
-            long_work.begin(session, _answer_later(session, command, frame))
+            long_work.begin(session, answer_later(session, command, frame))
 
 
 def _unserved(command: Command) -> bytes:
@@ -194,7 +194,8 @@ def _unserved(command: Command) -> bytes:
     )
 
 
-def _answer_later(session: Session, command: Command, slices: Slices) -> Work[None]:
+def answer_later(session: Session, command: Command, slices: Slices) -> Work[None]:
+    """Long work that answers a request with what ``slices`` return or raise."""
     frame: bytes | list[bytes] | None
     try:
         frame = yield from slices

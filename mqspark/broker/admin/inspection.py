@@ -33,8 +33,8 @@ from mqspark.protocol.slices import Slices
 
 MAX_CONSUME_QUEUE_ENTRIES = 1_000
 
-QUEUES_AT_ONCE = 64
-"""Queues examined in one slice; about a millisecond."""
+QUEUES_AT_ONCE = 16
+"""Queues examined in one slice: less than half a millisecond, more if their files are opened for it."""
 
 
 class InspectionProcessor:
@@ -74,7 +74,7 @@ class InspectionProcessor:
                 yield
         return (yield from ok_in_slices(command, table))
 
-    def consume_queue(self, session: Session, command: Command) -> bytes:
+    def consume_queue(self, session: Session, command: Command) -> Slices:
         """The entries of a queue's file. With a group, each entry says whether the group's filter takes it."""
         header = command.header(QueryConsumeQueueRequestHeader)
         store = self._state.store
@@ -99,7 +99,7 @@ class InspectionProcessor:
             ConsumeQueueData(physic_offset=position, physic_size=size, tags_code=tags_code)
             for position, size, tags_code in entries[: max(0, end - offset)]
         ]
-        return ok(command, None, encode_body(body))
+        return (yield from ok_in_slices(command, body))
 
     def stats_data(self, session: Session, command: Command) -> bytes:
         header = command.header(ViewBrokerStatsDataRequestHeader)

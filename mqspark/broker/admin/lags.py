@@ -36,8 +36,6 @@ from mqspark.protocol.headers.client_headers import CloneGroupOffsetRequestHeade
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
-TOPICS_AT_ONCE = 16
-"""Topics of few queues examined in one slice; about a millisecond."""
 CLONED_AT_ONCE = 4_096
 PAIRS_AT_ONCE = 4_096
 """Pairs of topic and group that are sorted by group in one slice."""
@@ -89,13 +87,15 @@ class LagProcessor:
         else:
             found = [header.topic] if header.topic else (yield from self._state.offsets.topics_of(group))
             topics, only_live = found, True
-        whole = ConsumeStats()
-        for number, topic in enumerate(topics):
+        whole, done = ConsumeStats(), 0
+        for topic in topics:
             stats = yield from self._consume_stats(group, topic, only_live=only_live)
             if stats is not None:
                 whole.offset_table.update(stats.offset_table)
                 whole.consume_tps += stats.consume_tps
-            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
+            done += _examined(stats)
+            if done >= QUEUES_AT_ONCE:
+                done = 0
                 yield
         return (yield from ok_in_slices(command, whole))
 
@@ -138,14 +138,18 @@ class LagProcessor:
             if number % PAIRS_AT_ONCE == 0:
                 yield
         texts = [b"["]
-        size_bytes = 0
-        for number, config in enumerate(state.subscriptions):
+        size_bytes = done = 0
+        for config in state.subscriptions:
             if config.consume_message_orderly != header.is_order and header.is_order:
                 continue
             texts.append(b"%b{%b:[" % (b"," if len(texts) > 1 else b"", encode_body(config.group_name)))
             comma = b""
-            for place, topic in enumerate(topics_of.get(config.group_name, ()), 1):
+            for topic in topics_of.get(config.group_name, ()):
+                if done >= QUEUES_AT_ONCE:
+                    done = 0
+                    yield
                 stats = yield from self._consume_stats(config.group_name, topic, only_live=True)
+                done += _examined(stats)
                 if stats is None:
                     continue
                 for queue in stats.offset_table.values():
@@ -157,11 +161,8 @@ class LagProcessor:
                 size_bytes += sum(map(len, pieces))
                 if size_bytes > MAX_BODY_BYTES:
                     raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
-                if place % TOPICS_AT_ONCE == 0:
-                    yield
             texts.append(b"]}")
-            if number % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
-                yield
+            done += 1
         texts.append(b"]")
         return (yield from ok_in_slices(command, body, members={"consumeStatsList": texts}))
 
@@ -209,3 +210,8 @@ class LagProcessor:
                 yield
         body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
         return (yield from ok_in_slices(command, body))
+
+
+def _examined(stats: ConsumeStats | None) -> int:
+    """What was looked at for the progress in a topic: its queues, and the topic itself."""
+    return 1 if stats is None else 1 + len(stats.offset_table)

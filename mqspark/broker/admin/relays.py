@@ -26,10 +26,10 @@ from mqspark.protocol.bodies.admin_bodies import (
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
-from mqspark.protocol.bodies.body import decode_body, encode_body, encode_in_slices, queue_key
+from mqspark.protocol.bodies.body import decode_body, encode_in_slices, queue_key
 from mqspark.protocol.codes import Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request_head, encode_response
-from mqspark.protocol.dispatch import Handler, Refusal, ok_in_slices
+from mqspark.protocol.dispatch import Handler, Refusal, answer_later, ok_in_slices
 from mqspark.protocol.headers.client_headers import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -49,7 +49,9 @@ _RESET_VERSION = 28
 """V3_0_7_SNAPSHOT: older clients do not know 220 and 221."""
 _PERSONAL = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, BINDING})
 """Fields by which a requester proves who it is: a client must not get them."""
-RESET_AT_ONCE = 512
+RESET_AT_ONCE = 64
+SOUGHT_AT_ONCE = 8
+"""Queues in which an offset is looked for by time in one slice."""
 MEMBERS_AT_ONCE = 64
 _NO_CORRECTION = (1 << 63) - 1
 """The group is already behind all others."""
@@ -141,7 +143,7 @@ class RelayProcessor:
 
     # --- to all clients of a group ---
 
-    def consumer_status(self, session: Session, command: Command) -> None:
+    def consumer_status(self, session: Session, command: Command) -> Slices:
         header = command.header(GetConsumerStatusRequestHeader)
         group = self._state.clients.consumer(header.group)
         if group is None:
@@ -158,7 +160,8 @@ class RelayProcessor:
 
         def finish() -> None:
             if not command.is_oneway:
-                session.send(encode_response(command.opaque, ResponseCode.SUCCESS, None, encode_body(body)))
+                work = answer_later(session, command, ok_in_slices(command, body))
+                self._state.long_work.begin(session, work)
 
         def done(client_id: str, answer: Command | CallFailed) -> None:
             nonlocal missing
@@ -173,7 +176,7 @@ class RelayProcessor:
         if not members:
             finish()
         request = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
-        for member in members:
+        for number, member in enumerate(members, 1):
             self._calls.ask(
                 member.session,
                 RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -183,6 +186,9 @@ class RelayProcessor:
                 lambda answer, client_id=member.client_id: done(client_id, answer),  # type: ignore[misc]
                 session,
             )
+            if number % MEMBERS_AT_ONCE == 0:
+                yield
+        return None
 
     def reset_offset(self, session: Session, command: Command) -> Slices:
         header = command.header(ResetOffsetRequestHeader)
@@ -211,10 +217,10 @@ class RelayProcessor:
                 ResponseCode.INVALID_PARAMETER, f"topic {topic.name} has no queue {header.queue_id}"
             )
         queue_ids = range(topic.read_queue_nums) if header.queue_id < 0 else [header.queue_id]
-        targets = {}
+        targets, at_once = {}, QUEUES_AT_ONCE if header.timestamp < 0 else SOUGHT_AT_ONCE
         for queue_id in queue_ids:
             targets[queue_id] = self._target(header, queue_id)
-            if queue_id % QUEUES_AT_ONCE == QUEUES_AT_ONCE - 1:
+            if queue_id % at_once == at_once - 1:
                 yield
         if state.config.use_server_side_reset_offset:
             for queue_id, offset in targets.items():
@@ -266,17 +272,7 @@ class RelayProcessor:
             _require_version(member, _RESET_VERSION)
         request = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp)
         table = ResetOffsetBody(offset_table=(yield from self._table(header.topic, offsets)))
-        table_for_c = ResetOffsetBodyForC(
-            offset_table=[
-                QueueOffsetForC(
-                    topic=header.topic,
-                    broker_name=state.config.broker_name,
-                    queue_id=queue_id,
-                    offset=offset,
-                )
-                for queue_id, offset in offsets.items()
-            ]
-        )
+        table_for_c = yield from self._table_for_c(header.topic, offsets)
         encoded: dict[bool, bytes] = {}
         for number, member in enumerate(members):
             # RocketMQ goes by the tool's language; here the consumer's decides, because the consumer must parse
@@ -301,6 +297,16 @@ class RelayProcessor:
         table: dict[str, int] = {}
         for number, (queue_id, offset) in enumerate(offsets.items(), 1):
             table[queue_key(MessageQueue(topic, name, queue_id))] = offset
+            if number % RESET_AT_ONCE == 0:
+                yield
+        return table
+
+    def _table_for_c(self, topic: str, offsets: Mapping[int, int]) -> Work[ResetOffsetBodyForC]:
+        name = self._state.config.broker_name
+        table = ResetOffsetBodyForC()
+        for number, (queue_id, offset) in enumerate(offsets.items(), 1):
+            queue = QueueOffsetForC(topic=topic, broker_name=name, queue_id=queue_id, offset=offset)
+            table.offset_table.append(queue)
             if number % RESET_AT_ONCE == 0:
                 yield
         return table

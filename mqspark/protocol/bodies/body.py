@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -151,12 +151,8 @@ def encode_in_slices(body: Body, members: Mapping[str, Sequence[bytes]] | None =
         is_list = isinstance(table, list)
         add(comma + b'"' + name.encode() + (b'":[' if is_list else b'":{'))
         comma = b""
-        portion = _Portion()
-        for chunk in _chunks(table, portion):
-            text = encode_body(chunk)
-            portion.adapt(len(text))
-            add(comma + text[1:-1])
-            comma = b","
+        for text in _texts(table, _Portion()):
+            add(text)
             yield
         add(b"]" if is_list else b"}")
     add(b"}")
@@ -176,6 +172,29 @@ class _Portion:
         self.entries = min(max(fitting, 1), ENTRIES_AT_ONCE)
 
 
+class _LongList(NamedTuple):
+    """An entry of a table that is one for itself."""
+
+    key: Any
+    items: list[Any]
+
+
+def _texts(table: dict[Any, Any] | list[Any], portion: _Portion) -> Iterator[bytes]:
+    """What stands between the brackets of a table, slice by slice."""
+    comma = b""
+    for chunk in _chunks(table, portion):
+        if isinstance(chunk, _LongList):
+            head = encode_body({chunk.key: []})
+            yield comma + head[1:-2]
+            yield from _texts(chunk.items, portion)
+            yield b"]"
+        else:
+            text = encode_body(chunk)
+            portion.adapt(len(text))
+            yield comma + text[1:-1]
+        comma = b","
+
+
 def _weight(value: object) -> int:
     return 1 + len(value) if isinstance(value, (dict, list)) else 1
 
@@ -186,8 +205,11 @@ def _is_large(table: dict[Any, Any] | list[Any]) -> bool:
     return sum(map(_weight, table.values() if isinstance(table, dict) else table)) > FIRST_AT_ONCE
 
 
-def _chunks(table: dict[Any, Any] | list[Any], portion: _Portion) -> Iterator[dict[Any, Any] | list[Any]]:
-    """Chunks that are not empty, each of about as many entries as ``portion`` says then."""
+def _chunks(
+    table: dict[Any, Any] | list[Any], portion: _Portion
+) -> Iterator[dict[Any, Any] | list[Any] | _LongList]:
+    """Chunks that are not empty, each of about as many entries as ``portion`` says then. A long list below a key is one
+    for itself."""
     weight = 0
     if isinstance(table, list):
         some: list[Any] = []
@@ -205,7 +227,14 @@ def _chunks(table: dict[Any, Any] | list[Any], portion: _Portion) -> Iterator[di
         # A list of pairs would create one object per row at once, which the garbage collector has to track.
         if key not in table:
             continue
-        entries[key] = item = table[key]
+        item = table[key]
+        if isinstance(item, list) and len(item) > ENTRIES_AT_ONCE:
+            if entries:
+                yield entries
+                entries, weight = {}, 0
+            yield _LongList(key, item)
+            continue
+        entries[key] = item
         weight += _weight(item)
         if weight >= portion.entries:
             yield entries

@@ -26,7 +26,13 @@ from mqspark.protocol.bodies.body import (
     queue_of,
     to_document,
 )
-from mqspark.protocol.bodies.client_bodies import HeartbeatData, SubscriptionData, build_subscription
+from mqspark.protocol.bodies.client_bodies import (
+    HeartbeatData,
+    ProducerInfo,
+    ProducerTableInfo,
+    SubscriptionData,
+    build_subscription,
+)
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     KVTable,
@@ -313,3 +319,16 @@ def test_a_large_body_is_encoded_in_slices_and_pieces_however_long_its_entries_a
     assert max(map(len, pieces)) < 3 * SLICE_BYTES
     assert min(map(len, pieces[:-1])) >= SLICE_BYTES
     assert slices >= max(len(text) // (2 * SLICE_BYTES), len(names) // ENTRIES_AT_ONCE)
+
+
+def test_a_long_list_below_a_key_is_encoded_in_slices() -> None:
+    data = {
+        "few": [ProducerInfo(client_id="c")],
+        "many": [ProducerInfo(client_id=f"c{number}") for number in range(2_000)],
+        "none": [],
+    }
+    data |= {f"more-{number}": [ProducerInfo(client_id="d")] * 300 for number in range(2)}
+    pieces, slices = sliced(encode_in_slices(ProducerTableInfo(data=data)))
+    assert decode_body(ProducerTableInfo, b"".join(pieces)).data == data
+    assert slices > 2_600 // ENTRIES_AT_ONCE
+    assert max(map(len, pieces)) < 2 * SLICE_BYTES

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqspark.broker.admin.inspection import QUEUES_AT_ONCE
 from mqspark.broker.admin.views import QueueBounds, QueueLag, TopicLag, groups_view, queues_of
 from mqspark.protocol.bodies.admin_bodies import (
     MAX_QUEUES_ASKED,
@@ -14,10 +16,12 @@ from mqspark.protocol.bodies.admin_bodies import (
     QueuesOfTopics,
 )
 from mqspark.protocol.bodies.body import decode_body, encode_body, queue_of
+from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.slices import finished
 from mqspark.record.record import decode_record
+from mqspark.store.offsets import QueueOffsets
 from tests.unit.broker.admin.admin_kit import body_of, commit, group
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
@@ -215,6 +219,42 @@ def test_reset_offsets(bench: Bench) -> None:
 
 
 # --- statistics ---
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+    ],
+)
+def test_progress_in_many_topics_of_few_queues_is_told_in_slices(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, code: int, ext: dict[str, str]
+) -> None:
+    peer, queues, topics = bench.peer(), 8, 60
+    group(peer, "CG")
+    for number in range(topics):
+        bench.broker.state.topics.put(
+            TopicConfig(topic_name=f"Few-{number}", read_queue_nums=queues, write_queue_nums=queues)
+        )
+        commit(peer, "CG", f"Few-{number}", 0, 0)
+    examined, most = 0, 0
+    plain = QueueOffsets.max_offset
+
+    def counted(*place: Any) -> int:
+        nonlocal examined
+        examined += 1
+        return plain(*place)
+
+    monkeypatch.setattr(QueueOffsets, "max_offset", counted)
+    peer.give(code, ext)
+    before = 0
+    while True:
+        most, before = max(most, examined - before), examined
+        if not bench.broker.work():
+            break
+    assert examined == topics * queues
+    assert most <= QUEUES_AT_ONCE + queues
 
 
 def test_topic_and_consumer_statistics(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 
+from mqspark.broker.admin.relays import MEMBERS_AT_ONCE
 from mqspark.broker.state.calls import MAX_CALLS
 from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.admin_bodies import (
@@ -119,6 +120,31 @@ def test_a_message_from_the_log_to_one_consumer(bench: Bench) -> None:
     for wrong in ("nonsense", sent.ext["msgId"][:-4] + "FFFF"):
         refused = bench.peer().ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, {**ext, "msgId": wrong})
         assert (refused.code, bool(refused.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_very_many_clients_are_asked_and_answered_for_in_slices(bench: Bench) -> None:
+    clients = [consumer(bench, f"c{number:03d}") for number in range(3 * MEMBERS_AT_ONCE)]
+    for client in clients:
+        client.heard()
+    admin, _ = tool(bench, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T", "group": "CG"})
+    calls, most = len(bench.broker.state.calls), 0
+    most = calls
+    while bench.broker.work():
+        calls, before = len(bench.broker.state.calls), calls
+        most = max(most, calls - before)
+    assert most == MEMBERS_AT_ONCE
+    for number, client in enumerate(clients):
+        (request,) = asked(client, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)
+        key = queue_key(MessageQueue("T", "b-a", 0))
+        answer(client, request, 0, encode_body(GetConsumerStatusBody(message_queue_table={key: number})))
+    assert admin.heard() == [], "the answer is encoded in slices, too"
+    while bench.broker.work():
+        pass
+    (gathered,) = admin.heard()
+    table = decode_body(GetConsumerStatusBody, gathered.body).consumer_table
+    assert sorted(number for queues in table.values() for number in queues.values()) == list(
+        range(len(clients))
+    )
 
 
 def test_the_progress_of_all_clients_is_gathered(bench: Bench) -> None:
