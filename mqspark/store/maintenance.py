@@ -98,7 +98,7 @@ class Maintenance:
             self._data.unmap_job(idle=is_unmap_due),
             self._member.job(),
             *(self._data.log.extend_room() if self._data.log.room_due else ()),
-            self._index_job(),
+            *self._index_jobs(),
             self._deletions.room_job(),
             self._cleaning_job(),
             self._scrub_job(),
@@ -111,9 +111,11 @@ class Maintenance:
             jobs.append(self.checkpoints.begin())
         return jobs
 
-    def _index_job(self) -> Job | None:
+    def _index_jobs(self) -> tuple[Job | None, ...]:
         indexer = self._data.indexer
-        return None if indexer is None else indexer.idle(self._pipeline.visible_end, self._data.log.durable)
+        if indexer is None:
+            return ()
+        return indexer.slots_job(), indexer.idle(self._pipeline.visible_end, self._data.log.durable)
 
     def _cleaning_job(self) -> Job | None:
         checkpoints = self.checkpoints

@@ -17,6 +17,7 @@ Must not know the log's files; ``indexer.py`` reads them.
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ def marked_position(data: bytes | None) -> int:
     return mark.position if mark is not None else 0
 
 
+_NEXT_ENTRIES_BYTES = 1 << 16
 _MOST_EQUAL = 1_000
 """Records of one second and hash among which one is searched."""
 
@@ -125,6 +127,32 @@ class IndexJob:
     def done(self, error: BaseException | None = None) -> None:
         self.error = error or self.error
         self._finish(self)
+
+
+class ReadSlotsJob:
+    """Brings the slots of a file, and where its next entries go, into memory, so that nobody else waits for the disk
+    when they are written to. In any thread."""
+
+    __slots__ = ("_file", "_files", "_finish")
+
+    def __init__(self, files: FileLayer, file: IndexFile, finish: Callable[[IndexFile], None]) -> None:
+        self._files = files
+        self._file = file
+        self._finish = finish
+
+    def run(self) -> None:
+        file = self._file
+        with contextlib.suppress(OSError):  # who writes meets any error
+            fd = self._files.open_read(file.path)
+            try:
+                self._files.read_ahead(fd, 0, file.shape.entries_at)
+                self._files.read_ahead(fd, file.next_entry_at, _NEXT_ENTRIES_BYTES)
+            finally:
+                self._files.close(fd)
+
+    def done(self, error: BaseException | None = None) -> None:
+        """After an error they are as far away as before."""
+        self._finish(self._file)
 
 
 # --- all files ------------------------------------------------------------------------------------------------
@@ -377,6 +405,10 @@ class MessageIndex:
         if position > self._last_indexed:
             self._last_indexed = -1
         self.position = position
+
+    def read_slots(self, finish: Callable[[IndexFile], None]) -> ReadSlotsJob:
+        """A job for the last file. ``finish`` is called with it afterwards."""
+        return ReadSlotsJob(self._files, self.index_files[-1], finish)
 
     def warm(self, keys: KeyColumns) -> None:
         """Bring the slots of these keys into memory, so that a ``put`` of many takes less time. Raises DiskFull or

@@ -25,7 +25,8 @@ from mqspark.record.record import Verdict, check_record
 from mqspark.record.recordlayout import BLANK_BYTES, BLANK_MAGIC, MAGIC_PREFIX, SIZE_MAGIC
 from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.index.aheadkeys import AheadKeys, KnownRow
-from mqspark.store.index.index import IndexJob, MessageIndex
+from mqspark.store.index.index import IndexJob, MessageIndex, ReadSlotsJob
+from mqspark.store.index.indexfile import IndexFile
 from mqspark.store.index.keys import NO_KEYS, KeyColumns, key_steps, run_keys
 from mqspark.store.index.stagepace import StagePace
 from mqspark.store.log.commitlog import CommitLog, Segment
@@ -57,6 +58,8 @@ _KEYS_OF_SYNC = 128
 """Keys that are added at once while a sync runs, after which each page of slots costs a fault again: some 4 µs."""
 _KNOWN_S = 1.0
 """So long after a measure, pages that were in memory are taken to be there."""
+KEPT_MS = 60_000
+"""Slots that were not used for so long may have left memory: a job reads them before keys are added again."""
 _WINDOW_BYTES = 2 << 20
 """Most bytes of the log that are indexed at once."""
 _STEP_BYTES = 512 << 10
@@ -96,6 +99,13 @@ class Indexer:
         """When what was measured of keys is too old."""
         self._touching = 0
         """``touching`` of the index when they were measured."""
+        self._read_file: IndexFile | None = None
+        """Its slots were read by a job."""
+        self._used_ms = 0
+        """When slots were used or read last."""
+        self._slots_job: ReadSlotsJob | None = None
+        """Until it is done, no keys are added in turns of the loop."""
+        self._is_slots_job_due = False
         self._slice_bytes = min(_STEP_BYTES // 4, window_bytes)
         """The log of the next slice, by the records of the last one; the first is careful."""
         self._stages: Generator[None, None, None] | None = None
@@ -129,7 +139,8 @@ class Indexer:
         nevertheless."""
         index = self._index
         self._collect_from(end)
-        self._credited_ms = self._monotonic_ms()
+        self._credited_ms = self._used_ms = self._monotonic_ms()
+        self._slots_job, self._read_file = None, None
         self._next_sync_ms = self._credited_ms + _SYNC_INTERVAL_MS
         try:
             index.load(clean=clean, safe_timestamp_ms=safe_timestamp_ms)
@@ -150,6 +161,7 @@ class Indexer:
         self._credited_ms = started_ms
         has_credit = self._credit_ms > 0
         has_turn = has_credit or self.behind_bytes(end) > _MAX_BEHIND_BYTES
+        has_turn = has_turn and not self._must_read_slots(started_ms)
         if has_turn:
             self._follow(end, durable, 1, one_turn=True)
         if has_credit:
@@ -158,6 +170,33 @@ class Indexer:
         is_behind = self._stages is not None or self.behind_bytes(end) >= self._collected_bytes
         if has_turn and self._index.failed is None and is_behind:
             self.next_end = end  # the next call goes on
+
+    def _must_read_slots(self, now_ms: int) -> bool:
+        """Whether ``slots_job`` comes first: keys touch pages all over the slots, and a slow disk takes ten
+        milliseconds to bring some of them."""
+        if self._slots_job is not None:
+            return True
+        files = self._index.index_files
+        if not files:  # the first one is made with the first keys
+            self._used_ms = now_ms
+            return False
+        is_there = files[-1].is_in_use or files[-1] is self._read_file
+        if is_there and now_ms - self._used_ms < KEPT_MS:
+            self._used_ms = now_ms
+            return False
+        self._slots_job, self._is_slots_job_due = self._index.read_slots(self._slots_read), True
+        return True
+
+    def _slots_read(self, file: IndexFile) -> None:
+        self._slots_job = None
+        self._read_file, self._used_ms = file, self._monotonic_ms()
+        self.next_end = 0  # the next call goes on
+
+    def slots_job(self) -> ReadSlotsJob | None:
+        """Reads slots that are needed; returned once."""
+        job = self._slots_job if self._is_slots_job_due else None
+        self._is_slots_job_due = False
+        return job
 
     @property
     def _collected_bytes(self) -> int:
@@ -308,7 +347,7 @@ class Indexer:
 
     def step(self, end: int, durable: int) -> None:
         """Do as much as a turn may."""
-        if not self._take_turn(end, durable):
+        if self._must_read_slots(self._monotonic_ms()) or not self._take_turn(end, durable):
             self._idle_stop = 0
         self._tell()
 

@@ -115,6 +115,16 @@ class IndexFile:
     def is_full(self) -> bool:
         return self.header.next_number >= self.shape.entries
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether this process has written to it."""
+        return self._allocated > 0
+
+    @property
+    def next_entry_at(self) -> int:
+        """Where in the file the next entry begins."""
+        return self.shape.entries_at + self.header.next_number * _ENTRY.size
+
     # --- write ------------------------------------------------------------------------------------------------
 
     def create(self) -> None:

@@ -234,3 +234,59 @@ def test_a_file_is_the_same_in_whatever_stages_it_was_written(
         assert Indexer(log, index, lambda: 0, bounds=bounds).follow(end, end, end)
         found.append([file.path.read_bytes() for file in index.index_files])
     assert found[0] == found[1]
+
+
+class Clock:
+    now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_slots_of_an_older_file_are_read_by_a_job_before_keys_are_added_in_a_turn(
+    tmp_path: Path, rests: bool
+) -> None:
+    log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n}\x02" for n in range(300)])
+    clock, index = Clock(), made(tmp_path, ROOMY)
+    follower = Indexer(log, index, clock, bounds=Slice(20, 1 << 20, 1000, 0.0))
+    follower.open(positions[100], clean=True, safe_timestamp_ms=0)
+    list(stages(follower, index, positions[100]))
+    assert follower.slots_job() is None, "a new file has no slots on the disk"
+    if rests:
+        clock.now_ms += indexer.KEPT_MS
+    else:
+        index.close()
+        index = made(tmp_path, ROOMY)
+        follower = Indexer(log, index, clock, bounds=Slice(20, 1 << 20, 1000, 0.0))
+        follower.open(end, clean=True, safe_timestamp_ms=0)
+    before = number_of_keys(index)
+    for _ in range(3):
+        follower.idle(end, end)
+        follower.step(end, end)
+        follower.arrived(end + (1 << 20), end)
+        assert not follower.has_more(end)
+        assert number_of_keys(index) == before
+    job = follower.slots_job()
+    assert job is not None
+    assert follower.slots_job() is None, "it runs once"
+    job.run()
+    job.done()
+    clock.now_ms += 1_000
+    list(stages(follower, index, end))
+    assert (index.position, number_of_keys(index)) == (end, 300)
+    assert follower.slots_job() is None
+
+
+def test_who_looks_for_a_key_does_not_wait_for_the_job(tmp_path: Path) -> None:
+    log, positions, end = log_of(tmp_path / "log", [f"KEYS\x01k{n}\x02" for n in range(30)])
+    clock, index = Clock(), made(tmp_path, ROOMY)
+    follower = Indexer(log, index, clock)
+    follower.open(positions[10], clean=True, safe_timestamp_ms=0)
+    follower.follow(positions[10], positions[10], positions[10])
+    clock.now_ms += indexer.KEPT_MS
+    follower.idle(end, end)
+    follower.step(end, end)
+    assert follower.slots_job() is not None
+    found = [each for step in follower.search("T", "k20", 0, EVER, end=end, durable=end) for each in step]
+    assert found == [positions[20]]
