@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from mqspark.base.bounded import MEMOS, Bounded, Ledger, Memo, TableBudget, Tables, text_bytes, weigh
+from mqspark.base.bounded import (
+    FORGOTTEN_AT_ONCE,
+    MEMOS,
+    Bounded,
+    Ledger,
+    Memo,
+    TableBudget,
+    Tables,
+    text_bytes,
+    weigh,
+)
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.groups import ClientGroups
 from mqspark.broker.state.locks import QueueLocks
@@ -232,6 +242,8 @@ def test_a_full_table_refuses_what_is_new_and_keeps_what_it_has(
         before, answer, count = tracemalloc.get_traced_memory()[0], None, 0
         while answer is None or answer.code != ResponseCode.SYSTEM_BUSY:
             peer.give(*attack.request(count))
+            while bench.broker.work():
+                pass
             bench.broker.turn()
             answer = next(iter(peer.heard()), None)
             count += 1
@@ -412,6 +424,17 @@ def test_a_memo_stays_within_its_bound_whatever_it_is_asked() -> None:
     assert memo[large] == large * 2
     assert large not in memo
     assert memo not in MEMOS
+
+
+def test_few_entries_leave_a_full_memo_at_once() -> None:
+    memo: Memo[int, str] = Memo("test", lambda key: f"{key:09d}", max_bytes=1_000_000, holds=())
+    most, kept = 0, 0
+    for number in range(20_000):
+        memo[number]
+        most, kept = max(most, kept + 1 - len(memo)), len(memo)
+    assert 0 < most <= FORGOTTEN_AT_ONCE
+    assert 900_000 < memo.bytes == sum(memo.size_of(key, value) for key, value in memo.items())
+    assert 19_999 in memo
 
 
 def key_of(memo: Memo[Any, Any], text: str) -> object:
