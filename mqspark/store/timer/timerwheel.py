@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mqspark.errors import StoreCorrupt
-from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.files import FileLayer, zeroed_memory
 
 SLOTS = 7 * 86_400 * 2
 _SLOT = struct.Struct(">qqqii")
@@ -106,7 +106,7 @@ def _sum_of_messages(slots: npt.NDArray[Any]) -> int:
 
 class TimerWheel:
     def __init__(self) -> None:
-        self._slots = np.zeros(SLOTS, _DTYPE)
+        self._slots = np.frombuffer(zeroed_memory(WHEEL_BYTES), _DTYPE)
         self._bytes = memoryview(self._slots.view(np.uint8).data)
         self._dirty: set[int] = set()
         """Numbers of changed pages."""

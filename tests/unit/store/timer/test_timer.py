@@ -15,7 +15,8 @@ import pytest
 
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.damage import Damage
-from mqspark.store.disk.files import OsFiles
+from mqspark.store.disk.files import OsFiles, zeroed_memory
+from mqspark.store.disk.residency import PAGE_BYTES, are_resident
 from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles, timer_damage
 from mqspark.store.timer.timerlog import NONE, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, Seal, TimerWheel, save_pages
@@ -505,3 +506,12 @@ def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.
     slot = again.wheel.get(1_700_000_010)
     assert slot is not None
     assert slot.last == 104
+
+
+def test_slots_take_the_memory_of_their_pages_alone() -> None:
+    """As slots of the wheel lie: a huge page for each would take the kernel a hundred times as long."""
+    memory = zeroed_memory(WHEEL_BYTES)
+    for at in range(0, WHEEL_BYTES, 2 << 20):
+        memory[at + 64] = 1
+    pages = np.arange(0, WHEEL_BYTES, PAGE_BYTES)
+    assert np.count_nonzero(are_resident(memoryview(memory), pages)) == -(-WHEEL_BYTES // (2 << 20))
