@@ -42,7 +42,7 @@ from mqspark.record.recordlayout import BLANK_MAGIC
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.disk.diskjobs import Job, PreparedJob, run_here
 from mqspark.store.disk.savedtables import SteppedJob
-from mqspark_server.process.collector import YOUNG_OBJECTS
+from mqspark_server.process.collector import NEVER, YOUNG_OBJECTS
 from tests.benchmarks.bench_scale import accepted, cost_us, registration, resident_bytes, shown
 from tests.benchmarks.watched import described
 from tests.support.pace import slowness
@@ -77,7 +77,7 @@ class Longest:
         self._began = self._gc_began = self._gc = 0.0
         self._at = ""
         gc.callbacks.append(self._note_collection)
-        gc.set_threshold(YOUNG_OBJECTS, -1, -1)
+        gc.set_threshold(YOUNG_OBJECTS, NEVER, NEVER)
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, LOOK_S, LOOK_S)
 
@@ -98,8 +98,6 @@ class Longest:
             self._gc += took
             if self._began:
                 self.collected = max(self.collected, took)
-            if info["generation"] == 2:
-                gc.freeze()
 
     def _look(self, number: int, frame: FrameType | None) -> None:
         if self._began and not self._at and time.thread_time() - self._began >= LOOK_S:
@@ -178,9 +176,8 @@ def processor_s(call: Callable[[], object]) -> float:
 
 def grown(what: str, count: int, fill: Callable[[], object]) -> None:
     """Fill, and show memory and time an entry."""
-    for _ in range(2):  # as Collector.visit_all
-        gc.collect()
-        gc.freeze()
+    gc.collect()  # as Collector.start
+    gc.freeze()
     before = resident_bytes()
     took = processor_s(fill)
     shown(f"{what}, memory of one", "B", [(resident_bytes() - before) / count])

@@ -2,10 +2,11 @@
 
 A full collection visits every object, so its pause grows with the tables: 100 ms for some 100,000 groups with their
 members, and peers decide how often it is due. Nearly everything here is freed by its reference count, and what
-survives a collection mostly stays. So the survivors of each are set aside, and the next one visits only what came
-later. Survivors that become cyclic garbage later are found by a visit of all objects. It is due when as many objects as
-it saw the last time have been set aside, and it waits until the process is quiet. Tables of very many entries are made
-of objects that are never visited.
+survives a collection mostly stays. So only the youngest objects are collected: survivors go to an older generation,
+which is not. Those that become cyclic garbage later are found by a visit of all objects. It is due when as many objects
+as it saw the last time have survived, and it waits until the process is quiet. The program itself, its modules with
+their functions and classes, is most of what there is, and is not visited even then. Tables of very many entries are
+made of objects that are never visited.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from typing import Any
 
 CHECK_S = 10.0
 
-YOUNG_OBJECTS = 5_000
-"""New objects before a collection, which visits them: 0.2 ms, or three times that where they are not in the
-processor's cache. Sends make hundreds for a moment that are no garbage; with Python's own 700, each read of many sends
-would end in a collection. Whether one is called middle or full makes no difference, as none leaves survivors that the
-next would visit again."""
+YOUNG_OBJECTS = 2_500
+"""New objects before a collection, which visits them: 0.1 ms, and up to a millisecond where they are tables of many
+entries. Sends make hundreds for a moment that are no garbage; with Python's own 700, each read of many sends
+would end in a collection."""
+NEVER = 0x7FFFFFFF
+"""Threshold of the older generations."""
 
 MORE_OBJECTS = 250_000
-"""Objects that are always set aside before all are visited again, however few were visited the last time."""
+"""Objects that may always survive before all are visited again, however few were visited the last time."""
 MORE_BLOCKS = 1_000_000
 """Blocks of memory, some 60 MB, that the process may always have more than at the last visit of all objects."""
 
@@ -38,15 +40,19 @@ class Collector:
 
     def __init__(self) -> None:
         self.due_objects = self.due_blocks = 0
-        """A visit of all is due with more objects set aside since the last one, and more blocks of memory in all."""
-        self._set_aside = 0
+        """A visit of all is due with more objects that survived since the last one, and more blocks of memory in
+        all."""
+        self._survived = self._young = 0
+        self._is_loaded = False
         self._looked_s = self._cpu_s = 0.0
         self._handle: asyncio.TimerHandle | None = None
         self._usual = gc.get_threshold()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         gc.callbacks.append(self._collected)
-        gc.set_threshold(YOUNG_OBJECTS, -1, -1)  # -1: no collection is a young one alone
+        gc.set_threshold(YOUNG_OBJECTS, NEVER, NEVER)
+        gc.collect()
+        gc.freeze()
         self.visit_all()
         self._busy_share()
         self._handle = loop.call_later(CHECK_S, self._check, loop)
@@ -60,27 +66,24 @@ class Collector:
 
     def visit_all(self) -> None:
         """Collect the garbage among all objects."""
-        self._set_aside = 0
-        gc.unfreeze()
         gc.collect()
-        # Python delays a full collection until new objects are a quarter of its last survivors: let those be none.
-        gc.collect()
-        self.due_objects = self._set_aside + MORE_OBJECTS
+        self.due_objects = len(gc.get_objects()) + MORE_OBJECTS
         self.due_blocks = 2 * sys.getallocatedblocks() + MORE_BLOCKS
-        self._set_aside = 0
+        self._survived = 0
 
     def must_visit_all(self, busy_share: float) -> bool:
         """Whether a visit is due, and this thread is quiet, or garbage could take too much memory if it waited on.
         Memory that grew by objects that are never visited is no reason, nor are objects that have come and gone."""
         times = 1 if busy_share < QUIET_SHARE else 2
         return (
-            self._set_aside > times * self.due_objects and sys.getallocatedblocks() > times * self.due_blocks
+            self._survived > times * self.due_objects and sys.getallocatedblocks() > times * self.due_blocks
         )
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "stop":
-            self._set_aside += len(gc.get_objects())  # without those that were set aside before
-            gc.freeze()
+        if phase == "start":
+            self._young = gc.get_count()[0]
+        else:
+            self._survived += max(0, self._young - info["collected"])
 
     def _busy_share(self) -> float:
         """The share of a processor that this thread took since the last call."""
@@ -90,6 +93,11 @@ class Collector:
         return share
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        if (
+            not self._is_loaded
+        ):  # what came right after the start, such as the pages, is part of the program, too
+            self._is_loaded = True
+            gc.freeze()
         if self.must_visit_all(self._busy_share()):
             self.visit_all()
         self._handle = loop.call_later(CHECK_S, self._check, loop)
