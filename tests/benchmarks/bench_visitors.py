@@ -1,6 +1,7 @@
 """What stands still in a broker that has much while its pages, figures and routes are read.
 
-    python -m tests.benchmarks visitors [--topics N] [--groups N] [--members N] [--only STORY ...] [--store DIR]
+    python -m tests.benchmarks visitors [--topics N] [--groups N] [--members N] [--halves N] [--timers N]
+                                        [--only STORY ...] [--store DIR]
 
 ``mqspark dev`` with so many topics and groups, and one group with so many members, on a loop that times each callback
 (watched.py). Story by story: what a visitor, a tool or a client asks, and the longest callbacks meanwhile by processor
@@ -29,6 +30,7 @@ from tests.benchmarks.bench_broker import DevProcess
 from tests.benchmarks.connection_load import frame, heartbeat, send_frame
 from tests.benchmarks.grpc_load import Http2Load
 from tests.benchmarks.report import figure
+from tests.benchmarks.visitor_tools import SETTINGS, Tools
 from tests.support.barehttp2 import header_block
 from tests.support.grpcclients import endpoints, resource
 
@@ -47,10 +49,16 @@ class Wire:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._file = self._socket.makefile("rb")
 
-    def ask(self, *requests: bytes) -> None:
+    def ask(self, *requests: bytes, may_fail: bool = False) -> None:
         """All at once."""
+        self.tell(*requests)
+        self.hear(len(requests), may_fail=may_fail)
+
+    def tell(self, *requests: bytes) -> None:
         self._socket.sendall(b"".join(requests))
-        left = len(requests)
+
+    def hear(self, answers: int, *, may_fail: bool = False) -> None:
+        left = answers
         while left:
             size = int.from_bytes(self._file.read(4), "big")
             frame = self._file.read(size)
@@ -59,7 +67,7 @@ class Wire:
             header = json.loads(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
             if header["flag"] & 1:  # else a notice
                 left -= 1
-                if header["code"]:
+                if header["code"] and not may_fail:
                     raise RuntimeError(f"refused: {header}")
 
     def close(self) -> None:
@@ -78,6 +86,7 @@ class Visited:
         host, _, port = process.ready["http"].removeprefix("http://").rpartition(":")
         self._http = http.client.HTTPConnection(host, int(port), timeout=120)
         self.members: list[Wire] = []
+        self.tools = Tools(self.wire, result.parent / "store", BIG, asked.halves, asked.timers)
 
     def fill(self) -> None:
         for begin in range(0, self.asked.topics, CREATED_AT_ONCE):
@@ -100,6 +109,7 @@ class Visited:
                 "queueId": "0", "commitOffset": "0",
             }  # fmt: skip
             self.wire.ask(frame(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+        self.tools.make_wide()
 
     def get(self, path: str) -> bytes:
         self._http.request("GET", path)
@@ -196,8 +206,10 @@ def stories(visited: Visited) -> dict[str, Callable[[], object]]:
         "console: a large group": partial(page, f"/console/groups/{BIG}"),
         "console: groups, with it": partial(page, "/console/groups"),
         "/metrics, with it": partial(page, "/metrics"),
+        **dict(visited.tools.of_members()),
         "a large group: all leave": visited.leave,
         "first sends to 256 queues": visited.first_sends,
+        **dict(visited.tools.stories()),
         "2,000 topics are deleted": visited.delete_topics,
     }
 
@@ -206,13 +218,15 @@ def show(story: str, told: dict[str, Any]) -> None:
     longest = told["by_processor"]
     most = longest[0]["cpu_ms"] if longest else 0.0
     print(
-        f"{story:34} {most:6.2f} ms; {sum(told['long_cpu'].values())} over 2 ms of {told['turns']:,}",
+        f"{story:40} {most:6.2f} ms; {sum(told['long_cpu'].values())} over 2 ms of {told['turns']:,}",
         flush=True,
     )
     for each in longest[:SHOWN]:
         if each["cpu_ms"] >= 1.0:
+            more = f", {each['gc']}" if each["gc_ms"] >= 1.0 else ""
             print(
-                f"      {each['cpu_ms']:.2f} ms ({each['ms']:.2f} by the clock, {each['gc_ms']:.2f} of it garbage)"
+                f"      {each['cpu_ms']:.2f} ms ({each['ms']:.2f} by the clock, {each['gc_ms']:.2f} garbage{more},"
+                f" {each['faults']:,} new pages)"
                 f" {each['what']}: {each['where']}"
             )
     figure(f"visitors, {story}, longest", "ms", [most], less_is_better=True)
@@ -221,7 +235,9 @@ def show(story: str, told: dict[str, Any]) -> None:
 @contextmanager
 def watched_broker(folder: Path, asked: argparse.Namespace) -> Iterator[Visited]:
     result = folder / "turns.json"
-    settings = ("grpcEnable=true", "maxNewGroupsPerConnection=1000000", "mappedFileSizeConsumeQueue=600000")
+    settings = (
+        "grpcEnable=true", "maxNewGroupsPerConnection=1000000", "mappedFileSizeConsumeQueue=600000", *SETTINGS,
+    )  # fmt: skip
     process = DevProcess(folder / "store", *settings, program=("-m", "tests.benchmarks.watched", str(result)))
     try:
         yield Visited(process, result, asked)
@@ -238,6 +254,8 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--members", type=int, default=1_000)
+    parser.add_argument("--halves", type=int, default=20_000)
+    parser.add_argument("--timers", type=int, default=100_000)
     parser.add_argument("--only", action="append", help="stories whose names begin so")
     parser.add_argument("--store", type=Path, default=Path(tempfile.gettempdir()))
     asked = parser.parse_args()

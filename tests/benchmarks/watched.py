@@ -16,6 +16,7 @@ import gc
 import heapq
 import json
 import math
+import resource
 import signal
 import sys
 import time
@@ -64,8 +65,15 @@ class Turns:
         self._began = self._began_cpu = 0.0
         self._gc_began = self._gc = 0.0
         self._where = self._where_cpu = ""
+        self._is_disturbed = False
+        self._faults = 0
+        self._gc_info = ""
         self.forget()
         gc.callbacks.append(self._collected)
+
+    def disturb(self) -> None:
+        """What runs now does not count: the watch itself has interrupted it."""
+        self._is_disturbed = True
 
     def forget(self, *ignored: object) -> None:
         self.by_clock, self.by_processor = Longest(), Longest()
@@ -79,6 +87,8 @@ class Turns:
             if self._began:  # within another one
                 return callback(*args)
             self._gc, self._where, self._where_cpu = 0.0, "", ""
+            self._is_disturbed = False
+            self._faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
             self._began_cpu = time.thread_time()
             self._began = time.perf_counter()
             try:
@@ -86,12 +96,14 @@ class Turns:
             finally:
                 took, cpu = time.perf_counter() - self._began, time.thread_time() - self._began_cpu
                 self._began = 0.0
-                self._note(callback, took, cpu)
+                if not self._is_disturbed:
+                    self._note(callback, took, cpu)
 
         return run
 
     def _note(self, callback: Callable[..., object], took: float, cpu: float) -> None:
         self.number += 1
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - self._faults
         self.counts[max(0, math.ceil(math.log(max(took * 1e6, 1.0), BUCKETS_US)))] += 1
         if took >= LONG_S:
             self.long[named(callback)] += 1
@@ -104,6 +116,8 @@ class Turns:
                 "ms": took * 1e3,
                 "cpu_ms": cpu * 1e3,
                 "gc_ms": self._gc * 1e3,
+                "gc": self._gc_info,
+                "faults": faults,
                 "at_s": time.monotonic() - self.since,
                 "where": self._where_cpu or self._where,
             }
@@ -116,6 +130,7 @@ class Turns:
             self._gc_began = time.perf_counter()
         else:
             self._gc += time.perf_counter() - self._gc_began
+            self._gc_info = f"generation {info['generation']}, {info['collected']:,} freed"
 
     def look(self, number: int, frame: FrameType | None) -> None:
         if not self._began or self._where_cpu:
@@ -209,6 +224,7 @@ def main(arguments: list[str]) -> None:
     stories = count(1)
 
     def tell(*ignored: object) -> None:
+        turns.disturb()
         turns.write(result.with_name(f"{result.name}.{next(stories)}"))
         turns.forget()
 
