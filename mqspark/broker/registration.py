@@ -19,11 +19,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from mqspark.base.config import INT32_MAX
+from mqspark.base.crc import crc32 as full_crc32
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.state.changes import PendingChanges
 from mqspark.broker.statictopic.mappings import Mappings
 from mqspark.broker.tables.topics import Topics, copy_config
-from mqspark.message import PERM_READ_WRITE, crc32
+from mqspark.message import PERM_READ_WRITE
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
@@ -37,8 +39,12 @@ from mqspark.protocol.headers.cluster_headers import (
     RegisterBrokerRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
-from mqspark.protocol.servers.registration import TOPICS_A_SLICE
+from mqspark.protocol.slices import Work
 
+TOPICS_A_SLICE = 64
+"""Topics that are encoded before other work runs: half a millisecond."""
+JOINED_AT_ONCE = 4_096
+"""Encoded topics that are joined, and whose checksum is computed, before other work runs."""
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 """Half of the largest frame that RocketMQ's name server accepts; some 40,000 topics."""
 
@@ -64,8 +70,8 @@ class Registration(NamedTuple):
 
 
 def registrations(config: BrokerConfig, topics: Topics, mappings: Mappings) -> Iterator[Registration | None]:
-    """All registrations, in sending order. Yields None after each millisecond or two of work, so that other work
-    can run."""
+    """All registrations, in sending order. Yields None after each millisecond of work at most, so that other work can
+    run."""
     version, generation = topics.data_version, topics.generation
     parts: list[bytes] = []
     mapped: list[bytes] = []
@@ -84,13 +90,13 @@ def registrations(config: BrokerConfig, topics: Topics, mappings: Mappings) -> I
             # Each piece has a version of its own: a name server skips known topics of a registration whose
             # version it already has.
             own = DataVersion(version.state_version, -1 - piece, version.counter)
-            yield _registration(config, parts, mapped, own, -1, piece)
+            yield (yield from _registration(config, parts, mapped, own, -1, piece))
             parts, mapped, size, piece = [], [], 0, piece + 1
         parts.append(part)
         if mapping:
             mapped.append(mapping)
         size += len(part) + len(mapping) + 2
-    yield _registration(config, parts, mapped, version, generation, piece)
+    yield (yield from _registration(config, parts, mapped, version, generation, piece))
 
 
 def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
@@ -108,12 +114,22 @@ def _registration(
     version: DataVersion,
     generation: int,
     piece: int,
-) -> Registration:
+) -> Work[Registration]:
     wrapper = TopicConfigAndMappingSerializeWrapper(data_version=version)
     head, _, tail = encode_body(RegisterBrokerBody(wrapper)).partition(_NO_TOPICS)
     if mapped:
         tail = tail.replace(_NO_MAPPINGS, b"%b%b}" % (_NO_MAPPINGS[:-1], b",".join(mapped)), 1)
-    body = b"".join((head, _NO_TOPICS[:-1], b",".join(parts), b"}", tail))
+    texts = [head, _NO_TOPICS[:-1]]
+    checksum = full_crc32(b"".join(texts))
+    for first in range(0, len(parts), JOINED_AT_ONCE):
+        some = parts[first : first + JOINED_AT_ONCE]
+        text = b",".join((b"", *some) if first else some)
+        checksum = full_crc32(text, checksum)
+        texts.append(text)
+        if len(parts) > JOINED_AT_ONCE:
+            yield None
+    end = b"}" + tail
+    body = b"".join((*texts, end))
     header = RegisterBrokerRequestHeader(
         broker_name=config.broker_name,
         broker_addr=config.address,
@@ -124,7 +140,7 @@ def _registration(
         heartbeat_timeout_millis=(
             config.broker_not_active_timeout_millis if config.enable_slave_acting_master else None
         ),
-        body_crc32=crc32(body),
+        body_crc32=full_crc32(end, checksum) & INT32_MAX,
     )
     return Registration(header, body, generation, piece)
 

@@ -18,7 +18,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.session import Session
 from mqspark.protocol.slices import Work
 
-EXPIRED_AT_ONCE = 1_000
+EXPIRED_AT_ONCE = 256
 """Locks that are looked at in one slice."""
 
 _LOCK_BYTES = 384

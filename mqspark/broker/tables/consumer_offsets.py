@@ -34,7 +34,7 @@ from mqspark.store.queue.multidispatch import LMQ_QUEUE_ID, is_lmq
 
 NOT_FOUND = -1
 
-COPIED_AT_ONCE = 4_096
+COPIED_AT_ONCE = 1_024
 FOLLOWED_AT_ONCE = 1_024
 """Offsets that are taken over in one slice."""
 

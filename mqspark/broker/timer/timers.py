@@ -77,8 +77,8 @@ from mqspark.store.timer.timerwheel import SLOTS, Slot
 _log = sparing(__name__)
 
 
-BATCH_MESSAGES = 24
-"""Messages enqueued, and messages delivered, in one call of ``tick``: one to two milliseconds of work."""
+BATCH_MESSAGES = 16
+"""Messages enqueued, and messages delivered, in one call of ``tick``: about a millisecond of work."""
 BUSY_MS = 50
 LOOK_AHEAD_MESSAGES = 256
 _READS_A_DELIVERY = 4

@@ -71,9 +71,9 @@ from mqspark.store.disk.savedtables import SavedTable
 _log = sparing(__name__, lines=5)
 
 OP_TAG = "d"
-SLICE_MESSAGES = 32
-"""Undecided half messages examined in one tick: some two milliseconds, if all are stored again."""
-SLICE_BYTES = 1 << 20
+SLICE_MESSAGES = 16
+"""Undecided half messages examined in one tick: about a millisecond, if all are stored again."""
+SLICE_BYTES = 1 << 19
 """Bytes of copies made in one tick; the last one may exceed it."""
 MAX_COPIES = 200_000
 """Transactions whose current copy is remembered under the identity of the first. Beyond this, the oldest is

@@ -398,22 +398,28 @@ class CompactedQueues:
         self._topics: frozenset[str] | None = None
         """The directory's names; None before the first look."""
         self._topics_at_ms = -LOOK_MS
-        self._known: dict[tuple[str, int], tuple[int, Generation | None]] = {}
+        self._known: dict[str, dict[int, tuple[int, Generation | None]]] = {}
+        """By topic and queue id."""
         # Cached: RocketMQ does not run on the directory at the same time, so this does not change.
         self._their_topics: set[str] | None = None
-        self._theirs: dict[tuple[str, int], RocketCompaction] = {}
+        self._theirs: dict[str, dict[int, RocketCompaction]] = {}
+
+    def _is_theirs(self, topic: str) -> bool:
+        if self._their_topics is None:
+            # A kill while a topic is forgotten may leave entries alone.
+            entries = self._files.names(self._store / COMPACTION / "compactionCq")
+            self._their_topics = topics_compacted_by_rocketmq(self._store, self._files).union(entries)
+        return topic in self._their_topics
 
     def _rocketmq(self, topic: str, queue_id: int) -> RocketCompaction | None:
-        if self._their_topics is None:
-            self._their_topics = topics_compacted_by_rocketmq(self._store, self._files)
-        if topic not in self._their_topics:
+        if not self._is_theirs(topic):
             return None
-        found = self._theirs.get((topic, queue_id))
+        found = self._theirs.get(topic, {}).get(queue_id)
         if found is None:
             found = RocketCompaction(self._store, topic, queue_id, self._files)
             if not found:  # clients may ask for any queue id: cache only existing queues
                 return None
-            self._theirs[topic, queue_id] = found
+            self._theirs.setdefault(topic, {})[queue_id] = found
         return found
 
     def _generation(self, topic: str, queue_id: int) -> Generation | None:
@@ -422,7 +428,7 @@ class CompactedQueues:
             self._look(now_ms)
         if self._topics is None or topic not in self._topics:
             return None
-        looked_at_ms, known = self._known.get((topic, queue_id), (-LOOK_MS, None))
+        looked_at_ms, known = self._known.get(topic, {}).get(queue_id, (-LOOK_MS, None))
         if now_ms - looked_at_ms >= LOOK_MS:
             directory = path_below(self._root, topic, queue_id)
             current = read_current(directory, self._files)
@@ -435,9 +441,9 @@ class CompactedQueues:
                     known = None
                     self._files.remove_tree(directory)
             if known is not None:  # clients may ask for any queue id
-                self._known[(topic, queue_id)] = now_ms, known
+                self._known.setdefault(topic, {})[queue_id] = now_ms, known
             else:
-                self._known.pop((topic, queue_id), None)
+                self._known.get(topic, {}).pop(queue_id, None)
         return known
 
     def _look(self, now_ms: int) -> None:
@@ -499,7 +505,10 @@ class CompactedQueues:
     def look_again(self) -> None:
         """Generations were published: the next reads serve them."""
         self._topics_at_ms = -LOOK_MS
-        self._known = {key: (-LOOK_MS, generation) for key, (_, generation) in self._known.items()}
+        self._known = {
+            topic: {queue_id: (-LOOK_MS, generation) for queue_id, (_, generation) in queues.items()}
+            for topic, queues in self._known.items()
+        }
 
     def cut(self, bounds: Callable[[str, int], tuple[int, int] | None], log_begin: int) -> list[str]:
         """The log may have lost its end: let each generation that has more than its queue end where the log begins, so
@@ -511,7 +520,7 @@ class CompactedQueues:
             low, end = bounds(topic, queue_id) or (0, 0)
             current = generation.cut(low, log_begin)
             publish(directory, current, self._files)
-            self._known.pop((topic, queue_id), None)
+            self._known.get(topic, {}).pop(queue_id, None)
             _log.warning(
                 "queue %s/%d was compacted to offset %d and ends at %d now: it is compacted to %d",
                 topic,
@@ -589,14 +598,13 @@ class CompactedQueues:
     def forget(self, topic: str) -> None:
         """Remove the generations of a deleted topic, and RocketMQ's compaction of it. RocketMQ keeps the
         latter, and then accepts no message of a new topic of the same name until its offsets are higher."""
-        for key in [key for key in self._theirs if key[0] == topic]:
-            del self._theirs[key]
-        if self._their_topics is not None:
-            self._their_topics.discard(topic)
-        for name in ("compactionLog", "compactionCq"):
-            self._files.remove_tree(path_below(self._store / COMPACTION, name, topic))
-        for key in [key for key in self._known if key[0] == topic]:
-            del self._known[key]
+        if self._is_theirs(topic):
+            for name in ("compactionLog", "compactionCq"):
+                self._files.remove_tree(path_below(self._store / COMPACTION, name, topic))
+            self._theirs.pop(topic, None)
+            if self._their_topics is not None:
+                self._their_topics.discard(topic)
+        self._known.pop(topic, None)
         self._files.remove_tree(path_below(self._root, topic))
 
 

@@ -16,7 +16,7 @@ from mqspark_server.net.heldbytes import AnswerReader, FrameSource, PartialFrame
 from mqspark_server.net.opensockets import ConnectionCounts, Evictable, OpenSockets
 from mqspark_server.net.servertls import Certificates
 
-CONNECTION_S = 0.002
+CONNECTION_S = 0.00125
 """Time in one iteration of the loop for the commands of one connection: enough for a few hundred sends. Commands
 beyond it wait until the other connections have been served. All handshakes together get as much time."""
 

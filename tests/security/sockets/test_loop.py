@@ -30,7 +30,7 @@ from tests.support.toycore import ToyCore
 pytestmark = pytest.mark.anyio
 
 CHEAP, COSTLY, LONG = 1, 2, 3
-COST_S = 0.0008
+COST_S = 0.0005
 REQUESTS = 1_000
 
 
@@ -316,7 +316,7 @@ async def test_long_work_takes_a_millisecond_between_two_turns(monkeypatch: pyte
         client = await harness.client()
         client.send(LONG, [1])
         assert await client.answers(1) == [1]
-    assert max(turns) == 3
+    assert max(turns) == 2, "a third slice would end too late"
     assert WORK_S <= 0.001
 
 

@@ -9,16 +9,16 @@ from collections import deque
 from time import monotonic
 from typing import Protocol
 
-from mqspark_server.net.grpc.callturns import CallTurns
+from mqspark_server.net.grpc.callturns import TURN_S, CallTurns
 
-READ_S = 0.002
+READ_S = 0.0015
 """Time of a turn for taking bytes of all connections."""
 
 
 class TakesTurns(Protocol):
     def write_out(self) -> None: ...
-    def serve_waiting(self, most: int) -> int:
-        """Begin at most so many calls. Returns how many have begun."""
+    def serve_waiting(self, most: int, until: float) -> int:
+        """Begin at most so many calls, and none after that time but for the first. Returns how many have begun."""
         ...
 
     def take_later(self) -> None:
@@ -87,8 +87,8 @@ class ConnectionTurns:
         self._loop.call_soon(self._first_steps_begin)
         began_s = monotonic()
         for _ in range(len(ring)):
-            begun += ring.popleft().serve_waiting(min(share, most - begun))
-            if begun >= most:
+            begun += ring.popleft().serve_waiting(min(share, most - begun), began_s + TURN_S)
+            if begun >= most or monotonic() >= began_s + TURN_S:
                 break
         self._at_once_s = monotonic() - began_s
         self._loop.call_soon(self._first_steps_end, begun)

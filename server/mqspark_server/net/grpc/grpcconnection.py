@@ -326,14 +326,17 @@ class GrpcConnection(ServedConnection[GrpcHost]):
             self._in_ring = True
             self._host.turns.start_later(self)
 
-    def serve_waiting(self, most: int) -> int:
-        """The connection's turn in the ring: at most so many calls begin. Returns how many."""
+    def serve_waiting(self, most: int, until: float) -> int:
+        """The connection's turn in the ring: at most so many calls begin, and none after that time but for the first.
+        Returns how many."""
         self._in_ring = False
         waiting, begun = self._waiting, 0
         while waiting and begun < most and self._may_serve():
             begun += 1
             self._some_began = True
             waiting.popleft().start()
+            if monotonic() >= until:
+                break
         if waiting:
             self._wait()
         else:
