@@ -313,9 +313,15 @@ class AdminClient(Facade):
         """
         return self._call(self._aio.message_by_offset_id, message_id)
 
-    def groups(self) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups of all masters, those of the brokers themselves included."""
-        return self._call(self._aio.groups)
+    def groups(self, names: Collection[str] | None = None) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups of all masters, those of the brokers themselves included, or those of ``names`` that are
+        there.
+        """
+        return self._call(self._aio.groups, names)
+
+    def group_names(self) -> list[str]:
+        """The names of all consumer groups of all masters, in order, those of the brokers themselves included."""
+        return self._call(self._aio.group_names)
 
     def group_config(self, group: str, address: str) -> SubscriptionGroupConfig:
         """The settings of a group at the broker at ``address``. Raises BrokerError if it has no such group; a broker
