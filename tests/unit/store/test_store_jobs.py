@@ -74,6 +74,23 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
     return Case(due, only_housekeeping if failure == "-" else found, store.abandon)
 
 
+def slots(root: Path) -> Case:
+    clock = ManualClock()
+    store = opened(root, clock, FaultyFiles())
+
+    def due() -> list[Job]:
+        clock.advance(100_000)
+        put(store, "T", 0, b"x", b"KEYS\x01k\x02")
+        flush(store)
+        store.maintenance()
+        for _ in store.follow_with_index():
+            continue
+        return store.maintenance()
+
+    due()  # makes a file
+    return Case(due, only_housekeeping, store.abandon)
+
+
 def read_ahead(root: Path, segment_bytes: int, kind: type[Job]) -> Case:
     files = FaultyFiles()
     store = opened(
@@ -169,6 +186,7 @@ CASES: dict[str, Callable[[Path], Case]] = {
     "IndexJob": lambda root: of_store(root, "index"),
     "NextSegmentJob": lambda root: read_ahead(root, 1 << 15, NextSegmentJob),
     "ReadAheadJob": lambda root: read_ahead(root, 1 << 24, ReadAheadJob),
+    "ReadSlotsJob": slots,
     "ScrubJob": lambda root: of_store(root, "scrub", scrub_bytes_per_second=512),
     "SyncNoteJob": note,
     "TableNotesJob": of_broker,
