@@ -29,7 +29,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, thread_time
 from typing import NamedTuple, Protocol
 
 from mqspark.base.histogram import TIME_BOUNDS_S, Histogram
@@ -139,6 +139,8 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         self._ring: deque[RemotingConnection] = deque()
         """Connections with waiting commands, in the order of their turns."""
         self._ring_scheduled = False
+        self._ring_turn_s = 0.0
+        """What the turn of the last commands of the ring took: the next ones leave as much of their time to theirs."""
         self._unturned_bytes = 0
         self.lateness = Lateness(overload)
         self._tick_handle: asyncio.Handle | None = None
@@ -243,7 +245,8 @@ class RemotingServer(GuardedServer[RemotingConnection]):
         was_scheduled, self.scheduled = self.scheduled, True  # the turn follows here
         try:
             now = monotonic()
-            end = now + (RING_S - WORK_S if self.core.work_waits else RING_S)
+            share = RING_S - WORK_S if self.core.work_waits else RING_S
+            end = now + max(share / 4, share - self._ring_turn_s)
             for _ in range(len(ring)):
                 ring.popleft().serve_waiting(min(now + CONNECTION_S, end))
                 now = monotonic()
@@ -252,7 +255,9 @@ class RemotingServer(GuardedServer[RemotingConnection]):
             self._work(now)
         finally:
             self.scheduled = was_scheduled
+        began = thread_time()
         self._do_turn(self.core.turn, self._ends.after)
+        self._ring_turn_s = thread_time() - began
         if ring:
             self.schedule_ring()
 
