@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mqspark.base.jsonvalues import decode_json
 from mqspark.errors import ProtocolError
 
 MAX_DEPTH = 64
@@ -54,7 +55,6 @@ FILE = Limits(odd_bytes=256 * 1024, bare_keys=1 << 40, containers=1 << 40)
 
 encode_sorted = msgspec.json.Encoder(order="sorted").encode
 _encode_in_order = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 def check_containers(text: bytes, limits: Limits = PEER) -> int:
@@ -140,7 +140,7 @@ def _quoted(match: re.Match[bytes]) -> bytes:
 
 def _fast(text: bytes) -> Any:
     try:
-        return _decode(text)
+        return decode_json(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return NOT_JSON
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mqspark.base.jsonvalues import decode_json
 from mqspark.errors import InvalidMessage, InvalidSchema
 from mqspark.schemas.avro.avroschema import AvroSchema
 from mqspark.schemas.jsonschema.jsonschemas import JsonSchema
@@ -89,7 +90,7 @@ class _JsonValues(PayloadValues):
 
     def read(self, payload: bytes, indexes: Sequence[int] = ()) -> Any:
         """As ``PayloadValues.read``."""
-        return msgspec.json.decode(_checked(self._check, payload, "body"))
+        return decode_json(_checked(self._check, payload, "body"))
 
 
 class _AvroValues(PayloadValues):

@@ -6,6 +6,7 @@ not here, a property that the schema does not name, or a whole number written as
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from mqspark.base.jsonvalues import finite_float
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.jsonschema.jsonreferences import ANYTHING, Documents
 from mqspark.schemas.jsontexts import lines_of_objects
@@ -23,6 +25,8 @@ SILENT = frozenset({
 })  # fmt: skip
 """Keywords that say nothing about values."""
 _MAX_FIELDS = 500
+_MAX_BYTES_WITH_NUMBERS = 128 << 10
+"""Of all payloads: a float with a type is decoded without ``finite_float``, and may take 7 µs."""
 _MAX_BOUND = 1 << 53
 """Up to here a number is the same as a float."""
 _LIMITS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
@@ -37,8 +41,9 @@ class _NotPlain(Exception):
 class PayloadLines:
     """Decodes payloads one a line (``lines_of_objects``)."""
 
-    def __init__(self, of: Any) -> None:
-        self._decode = msgspec.json.Decoder(of).decode_lines
+    def __init__(self, of: Any, *, has_numbers: bool) -> None:
+        self._decode = msgspec.json.Decoder(of, float_hook=finite_float).decode_lines
+        self._most_bytes = _MAX_BYTES_WITH_NUMBERS if has_numbers else sys.maxsize
 
     def take(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
         """Each body is ``head`` and a payload. False: one of them may not fit."""
@@ -46,6 +51,8 @@ class PayloadLines:
             if any(body[:start] != head for body in bodies):
                 return False
             bodies = [body[start:] for body in bodies]
+        if sum(map(len, bodies)) > self._most_bytes:
+            return False
         lines = lines_of_objects(list(bodies))
         try:
             return lines is not None and len(self._decode(lines)) == len(bodies)
@@ -58,7 +65,8 @@ def lines_of(root: Any, documents: Documents) -> PayloadLines | None:
     if isinstance(root, dict) and "draft-04" in str(root.get("$schema")):
         return None  # there 1.0 is no integer
     try:
-        return PayloadLines(_Types(documents).of(root, ()))
+        types = _Types(documents)
+        return PayloadLines(types.of(root, ()), has_numbers=types.has_numbers)
     except (_NotPlain, TypeError, ValueError, InvalidSchema):
         return None
 
@@ -67,6 +75,7 @@ class _Types:
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._fields = 0
+        self.has_numbers = False
 
     def of(self, node: Any, path: tuple[int, ...]) -> Any:
         """``path``: the schemas around it."""
@@ -110,6 +119,7 @@ class _Types:
         if kind == "integer":
             return _limited(int, node, said, _LIMITS)
         if kind == "number":
+            self.has_numbers = True
             return _limited(float, node, said, _LIMITS)
         if kind == "boolean" and said == {"type"}:
             return bool

@@ -113,6 +113,7 @@ def test_real_tables_are_not_too_crowded() -> None:
     ("begin", "unit", "end"),
     some(
         [
+            (b"[", b"1e308,", b"null]"),
             (b"[", b"1,", b"null]"),
             (b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":[', b"1,", b"null]}]}]}"),
             (b"", b",", b""),
