@@ -22,7 +22,7 @@ class Pairs:
         self._open = set[Hashable]()
         self._unfit = dict[Hashable, list[Problem]]()
         self._guessed = False
-        self._count = 0
+        self._count = 0.0
 
     def solve(self, compare: Callable[[], list[Problem]]) -> list[Problem]:
         """``compare`` calls ``found``."""
@@ -50,13 +50,17 @@ class Pairs:
         if pair in self._open:
             self._guessed = True
             return self._unfit.get(pair, [])
-        self._count += 1
-        if self._count > MAX_PAIRS:
-            raise _TooMany
+        self.spend(1)
         self._open.add(pair)
         problems = self._known[pair] = list(dict.fromkeys(compare()))[:MAX_PROBLEMS]
         self._open.discard(pair)
         return problems
+
+    def spend(self, count: float) -> None:
+        """Counts work as so many comparisons. Only below ``solve``."""
+        self._count += count
+        if self._count > MAX_PAIRS:
+            raise _TooMany
 
 
 class _TooMany(Exception):

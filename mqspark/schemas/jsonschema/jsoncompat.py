@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from mqspark.schemas.jsonschema.jsonprices import Price, compiled, text_price
 from mqspark.schemas.jsonschema.jsonreferences import Documents
 from mqspark.schemas.jsonschema.jsonshapes import (
     ALL_OF,
@@ -30,7 +31,6 @@ from mqspark.schemas.jsonschema.jsonshapes import (
     Shapes,
 )
 from mqspark.schemas.pairs import Pairs, Problem
-from mqspark.schemas.parsedschema import JSON, needs_extra
 
 _UPPER = {
     STRING: {"maxLength": "MAX_LENGTH"},
@@ -46,6 +46,9 @@ _LOWER = {
     ARRAY: {"minItems": "MIN_ITEMS", "minContains": "MIN_CONTAINS"},
 }
 
+_UNITS_OF_PAIR = 100
+"""What a pattern does with a name counts as comparisons, too: so many units of ``jsonprices`` as one."""
+
 
 class JsonComparison:
     """ "Reader" is the schema that readers check with, "writer" the one that values were valid for."""
@@ -56,7 +59,7 @@ class JsonComparison:
         self._pairs = Pairs()
         self._turned = False
         """Inside ``not``, where the two change sides."""
-        self._patterns = dict[str, Any]()
+        self._patterns = dict[str, tuple[Any, Price]]()
 
     def problems(self, reader: Any, writer: Any) -> list[Problem]:
         return self._pairs.solve(lambda: self._found(reader, writer, "#"))
@@ -271,18 +274,16 @@ class JsonComparison:
 
     def _matches(self, pattern: str, name: str) -> bool:
         """By the engine that checks payloads, which is bounded."""
-        try:
-            import jsonschema_rs
-        except ImportError as error:
-            raise needs_extra(JSON, error) from None
         if pattern not in self._patterns:
-            options = jsonschema_rs.FancyRegexOptions(backtrack_limit=1_000)
-            self._patterns[pattern] = jsonschema_rs.Draft7Validator(
-                {"pattern": pattern}, pattern_options=options
-            )
+            self._patterns[pattern] = compiled(pattern), text_price(pattern)
+        validator, price = self._patterns[pattern]
         pair = ("pattern", pattern, name)
-        fits = self._patterns[pattern].is_valid
-        return not self._pairs.found(pair, lambda: [] if fits(name) else [("PATTERN", "", name)])
+
+        def compare() -> list[Problem]:
+            self._pairs.spend(price.of_text(name) / _UNITS_OF_PAIR)
+            return [] if validator.is_valid(name) else [("PATTERN", "", name)]
+
+        return not self._pairs.found(pair, compare)
 
     def _of_others(
         self, keyword: str, reader: dict[str, Any], writer: dict[str, Any], where: str

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mqspark.base.jsonvalues import decode_json
 from mqspark.errors import InvalidSchema
 from mqspark.schemas.jsonschema.jsoncompat import JsonComparison
+from mqspark.schemas.jsonschema.jsonprices import pattern_options
 from mqspark.schemas.jsonschema.jsonreferences import Documents
 from mqspark.schemas.jsonschema.jsonshortcut import lines_of
 from mqspark.schemas.jsonschema.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
@@ -24,13 +26,10 @@ from mqspark.schemas.parsedschema import JSON, Check, Flaw, Needed, Schema, need
 if TYPE_CHECKING:
     from mqspark.schemas.jsonschema.jsonalike import Alike
 
-MAX_PATTERN_BYTES = 256 << 10
-MAX_BACKTRACKS = 1_000
 MAX_WORK = 20_000_000
-"""Values of a payload, times the schemas that one is compared with: half a second."""
+"""Values of a payload, times the schemas that one is compared with, each of ``UNIT_NS``: half a second."""
 _BYTES_OF_WORK = 16
 _SHOWN = 200
-_decode = msgspec.json.decode
 
 
 class JsonSchema(Schema):
@@ -84,11 +83,8 @@ class JsonSchema(Schema):
             raise needs_extra(JSON, error) from None
         named = isinstance(self.document, dict) and "$schema" in self.document
         make = jsonschema_rs.validator_for if named else jsonschema_rs.Draft7Validator
-        options = jsonschema_rs.FancyRegexOptions(
-            backtrack_limit=MAX_BACKTRACKS, size_limit=MAX_PATTERN_BYTES
-        )
         try:
-            return make(self.document, pattern_options=options, retriever=self.documents.document)
+            return make(self.document, pattern_options=pattern_options(), retriever=self.documents.document)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             where = "".join(f"/{step}" for step in getattr(error, "instance_path", ()))
             problem = getattr(error, "message", None) or str(error)
@@ -100,16 +96,18 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
     small = MAX_WORK // work.at_one_value
     shallow = 2 * work.depth if work.depth < MAX_PAYLOAD_DEPTH else MAX_WORK
     """A payload of so many bytes is not too deep."""
+    unseen = min(small, shallow, int(MAX_WORK / max(1, work.prices.most)))
+    """One of so many bytes is not looked at before it is checked."""
 
     def check(payload: bytes | memoryview) -> Flaw | None:
         try:
-            value = _decode(payload)
+            value = decode_json(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Flaw("", f"the payload is no JSON: {error}")
         except RecursionError:
             return _too_deep(work.depth)
         size = len(payload)
-        if (size > shallow or size > small) and (flaw := _too_much(value, size, work)) is not None:
+        if size > unseen and (flaw := _too_much(value, size, work)) is not None:
             return flaw
         try:
             return None if is_valid(value) else _first_flaw(validator, value)
@@ -150,4 +148,6 @@ def _too_much(value: Any, size: int, work: PayloadWork) -> Flaw | None:
             return Flaw("", f"{size} bytes are too many for {schemas}")
         if depth > work.depth:
             return _too_deep(work.depth)
+    if work.prices.of(value) > MAX_WORK:
+        return Flaw("", f"its {size} bytes have too much for the patterns and the multiples of the schema")
     return None

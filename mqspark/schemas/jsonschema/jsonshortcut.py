@@ -26,7 +26,7 @@ SILENT = frozenset({
 """Keywords that say nothing about values."""
 _MAX_FIELDS = 500
 _MAX_BYTES_WITH_NUMBERS = 128 << 10
-"""Of all payloads: a float with a type is decoded without ``finite_float``, and may take 7 µs."""
+"""The most of all payloads together: a float with a type is decoded without ``finite_float``, and may take 7 µs."""
 _MAX_BOUND = 1 << 53
 """Up to here a number is the same as a float."""
 _LIMITS = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}

@@ -8,11 +8,12 @@ some depth on: deeper payloads are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.jsonschema.jsonprices import Costly, Prices, Under, costly, prices_of
 from mqspark.schemas.jsonschema.jsonreferences import ANYTHING, Documents
 from mqspark.schemas.parsedschema import JSON
 
@@ -36,10 +37,8 @@ _LISTED = 16
 _SAME_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME = ("not", "if", "then", "else")
 _SAME_MAPS = ("dependentSchemas", "dependencies")
-_CHILD = (
-    "additionalProperties", "unevaluatedProperties", "propertyNames", "contains", "additionalItems",
-    "unevaluatedItems", "items",
-)  # fmt: skip
+_ITEMS = ("contains", "additionalItems", "unevaluatedItems", "items")
+_OTHER_PROPERTIES = ("additionalProperties", "unevaluatedProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +46,7 @@ class PayloadWork:
     at_one_value: int
     depth: int
     """Payloads with more values inside each other are refused."""
+    prices: Prices
 
 
 @dataclass(slots=True)
@@ -54,39 +54,59 @@ class _Applied:
     """What a schema applies, as numbers of schemas."""
 
     own: int
+    costly: Costly
+    """What of these is costly."""
     same: list[int]
     """To the same value."""
     together: list[int]
     """To each value inside it."""
     one_of: list[int]
     """To the value of one property or item each."""
+    inner: list[tuple[int, str | Under]]
+    """All of these, as ``jsonprices.Inner`` has them."""
 
 
 def payload_work(root: Any, documents: Documents) -> PayloadWork:
-    """Raises SchemaTooLarge, InvalidSchema."""
-    applied = _Numbered(documents).of(root)
+    """Raises SchemaTooLarge, InvalidSchema, ConfigError."""
+    numbered = _Numbered(documents)
+    applied = numbered.of(root)
     order = _inner_first(applied)
     chain = _longest_chain(applied)
-    level = _same_value(applied, order, [each.own for each in applied])
-    at_one = level[0]
-    depth = 0
     deepest = min(MAX_PAYLOAD_DEPTH, max(2, _MAX_STACK // chain), max(2, _MAX_STEPS // len(applied)))
-    while at_one <= MAX_AT_ONE_VALUE and depth < deepest:
+    at_one = depth = 0
+    for count in _at_depths(applied, order, [each.own for each in applied], deepest):
+        if count > MAX_AT_ONE_VALUE:
+            break
+        at_one = max(at_one, count)
+        depth += 1
+    else:
+        depth = deepest
+    if depth < 2:
+        raise SchemaTooLarge("schemas that one value is compared with", MAX_AT_ONE_VALUE, kind=JSON)
+    most = Costly(
+        *(
+            max(_at_depths(applied, order, own, depth))
+            for own in zip(*(each.costly for each in applied), strict=True)
+        )
+    )
+    prices = prices_of(numbered.nodes, [each.inner for each in applied], most)
+    return PayloadWork(at_one, depth, prices)
+
+
+def _at_depths(applied: list[_Applied], order: list[int], own: Sequence[int], deepest: int) -> Iterator[int]:
+    """The most that is applied to one value, by how deep it is: ``own`` of each schema that applies. It ends where
+    nothing changes any more."""
+    level = _same_value(applied, order, own)
+    yield level[0]
+    for _ in range(deepest):
         inside = [
             sum(level[n] for n in each.together) + max((level[n] for n in each.one_of), default=0)
             for each in applied
         ]
-        depth += 1
         last, level = level, _same_value(applied, order, inside)
         if level == last or not any(level):
-            depth = deepest
-            break
-        if level[0] > MAX_AT_ONE_VALUE:
-            break
-        at_one = max(at_one, level[0])
-    if at_one > MAX_AT_ONE_VALUE or depth < 2:
-        raise SchemaTooLarge("schemas that one value is compared with", MAX_AT_ONE_VALUE, kind=JSON)
-    return PayloadWork(at_one, depth)
+            return
+        yield level[0]
 
 
 class _Numbered:
@@ -95,22 +115,22 @@ class _Numbered:
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._numbers = dict[int, int]()
-        self._nodes: list[Any] = []
+        self.nodes: list[dict[str, Any]] = []
         self._yes: dict[str, Any] = {}
 
     def of(self, root: Any) -> list[_Applied]:
         self._number(root)
         made = list[_Applied]()
-        while len(made) < len(self._nodes):
-            made.append(self._applied(self._nodes[len(made)]))
+        while len(made) < len(self.nodes):
+            made.append(self._applied(self.nodes[len(made)]))
         return made
 
     def _number(self, node: Any) -> int:
         if not isinstance(node, dict):
             node = self._yes  # true, false, or what no schema is, which the validator says
-        number = self._numbers.setdefault(id(node), len(self._nodes))
-        if number == len(self._nodes):
-            self._nodes.append(node)
+        number = self._numbers.setdefault(id(node), len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(node)
         return number
 
     def _all(self, nodes: Iterable[Any]) -> list[int]:
@@ -118,20 +138,32 @@ class _Numbered:
 
     def _applied(self, node: dict[str, Any]) -> _Applied:
         if node is ANYTHING:
-            return _Applied(_META_SCHEMA, [], self._all([node]), [])
+            inside = self._all([node])
+            return _Applied(
+                _META_SCHEMA, costly({}), [], inside, [], [(each, Under.ANY_NAME) for each in inside]
+            )
         same = self._all(self._documents.targets(node))
         for name in _SAME_LISTS:
             same += self._all(_listed(node.get(name)))
         same += self._all(node.get(name) for name in _SAME)
         for name in _SAME_MAPS:
-            same += self._all(_mapped(node.get(name)))
+            same += self._all(_mapping(node.get(name)).values())
         patterns = _mapping(node.get("patternProperties"))
-        together = self._all([*(node.get(name) for name in _CHILD), *patterns.values()])
-        one_of = self._all(_mapped(node.get("properties")))
-        one_of += self._all([*_listed(node.get("items")), *_listed(node.get("prefixItems"))])
-        own = 1 + sum(map(_weight, patterns)) + _weight(node.get("pattern"))
+        others = self._all([*(node.get(name) for name in _OTHER_PROPERTIES), *patterns.values()])
+        names, items = self._all([node.get("propertyNames")]), self._all(map(node.get, _ITEMS))
+        placed = self._all([*_listed(node.get("items")), *_listed(node.get("prefixItems"))])
+        named = [
+            (self._number(each), name)
+            for name, each in _mapping(node.get("properties")).items()
+            if isinstance(each, dict | bool)
+        ]
+        dear = costly(node)
+        own = 1 + _PATTERN * dear.patterns + _SEARCHING_PATTERN * dear.searching
         own += sum(len(each) for each in node.values() if isinstance(each, list)) // _LISTED
-        return _Applied(own, same, together, one_of)
+        inner: list[tuple[int, str | Under]] = [(each, Under.AS_BEFORE) for each in (*same, *items, *placed)]
+        inner += [(each, Under.ANY_NAME) for each in others] + [(each, Under.IS_NAME) for each in names]
+        one_of = [number for number, _ in named]
+        return _Applied(own, dear, same, [*others, *names, *items], [*one_of, *placed], [*inner, *named])
 
 
 def _listed(value: Any) -> list[Any]:
@@ -142,18 +174,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _mapped(value: Any) -> Iterable[Any]:
-    return _mapping(value).values()
-
-
-def _weight(pattern: Any) -> int:
-    if not isinstance(pattern, str):
-        return 0
-    searching = "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k")
-    return _SEARCHING_PATTERN if searching else _PATTERN
-
-
-def _same_value(applied: list[_Applied], order: list[int], level: list[int]) -> list[int]:
+def _same_value(applied: list[_Applied], order: list[int], level: Sequence[int]) -> list[int]:
     """With what applies to the same value. Numbers beyond the limit do not grow."""
     total = list(level)
     for number in order:

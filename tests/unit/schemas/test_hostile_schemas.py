@@ -193,3 +193,81 @@ def test_the_own_schemas_of_json_schema_are_more_than_anything() -> None:
     flaw = made.check()(large)
     assert flaw is not None
     assert "too many" in flaw.problem
+
+
+COUNTING = "[ab]*a[ab]{3000}c"
+SEARCHING = r"((?=[ab]*a[ab]{40}c)|[ab])*d"
+TEXT = "ab" * 200_000
+
+
+@pytest.mark.parametrize("pattern", [COUNTING, SEARCHING])
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"pattern": "P"}, TEXT),
+        (
+            {"properties": {"a": {"$ref": "#/definitions/p"}}, "definitions": {"p": {"pattern": "P"}}},
+            {"a": TEXT},
+        ),
+        ({"properties": {"a": {"items": {"anyOf": [{}, {"pattern": "P"}]}}}}, {"a": [TEXT[:50_000]] * 40}),
+        (
+            {"properties": {"": {"prefixItems": [{"pattern": "P"}], "items": [{"pattern": "P"}]}}},
+            {"": [TEXT]},
+        ),
+        ({"properties": {"\0": {"not": {"pattern": "P"}}}}, {"\0": TEXT}),
+        ({"additionalProperties": {"pattern": "P"}, "properties": {"b": {}}}, {"a": TEXT}),
+        ({"patternProperties": {"^x": {"pattern": "P"}}}, {"x": TEXT}),
+        ({"patternProperties": {"P": {}}}, {TEXT: 1}),
+        ({"properties": {"a": {"propertyNames": {"pattern": "P"}}}}, {"a": {TEXT: 1}}),
+    ],
+)
+def test_a_long_text_is_compared_with_no_pattern_that_takes_minutes(
+    schema: dict[str, Any], payload: Any, pattern: str
+) -> None:
+    text = json.dumps(schema).replace('"P"', json.dumps(pattern))
+    flaw = parse(JSON, text).check()(json.dumps(payload).encode())
+    assert flaw is not None
+    assert "too much for the patterns" in flaw.problem
+
+
+def test_a_long_text_beside_such_a_pattern_and_short_ones_below_it_are_checked() -> None:
+    mail = {"allOf": [{"pattern": "@"}, {"pattern": r"^(?!.*\.\.)[a-z@.]+$"}]}
+    person = {"properties": {"code": {"pattern": COUNTING}, "mail": mail, "more": {"type": "string"}}}
+    schema = {"properties": {"text": {"pattern": "^[ab]*$"}, "people": {"items": person}}}
+    check = parse(JSON, json.dumps(schema)).check()
+    people = [{"code": "a" * 3_002 + "c", "mail": "somebody@example.org", "more": TEXT[:1_000]}] * 5
+    people += [{"mail": "somebody@example.org"}] * 300
+    long = TEXT[:400_000]
+    assert check(json.dumps({"text": long, "people": people, "other": long}).encode()) is None
+    flaw = check(json.dumps({"text": long, "people": [*people, {"mail": "a..c@"}]}).encode())
+    assert flaw is not None
+    assert flaw.field == "people[305].mail"
+
+
+@pytest.mark.parametrize(
+    ("rule", "number"),
+    [
+        ({"multipleOf": 5e-324}, "1e308"),
+        ({"multipleOf": 0.01}, "1e308"),
+        ({"multipleOf": 0.1}, "1" * 4_000),
+        ({"allOf": [{"maximum": 10**3_000}, {"minimum": -(10**3_000)}]}, "1e308"),
+    ],
+)
+def test_many_numbers_far_from_those_of_the_schema_are_refused(rule: dict[str, Any], number: str) -> None:
+    check = parse(JSON, json.dumps({"items": rule})).check()
+    count = (1 << 19) // len(number)
+    flaw = check(f"[{','.join([number] * count)}]".encode())
+    assert flaw is not None
+    assert "too much for" in flaw.problem
+
+
+def test_many_numbers_near_those_of_the_schema_are_checked() -> None:
+    check = parse(JSON, json.dumps({"items": {"multipleOf": 0.5, "maximum": 1_000}})).check()
+    assert check(f"[{','.join(['1.5', '0', '7'] * 10_000)}]".encode()) is None
+    assert check(f"[{','.join(['1.5', '0', '7.2'] * 10_000)}]".encode()) is not None
+
+
+def test_a_pattern_that_takes_minutes_is_compared_with_no_long_name() -> None:
+    new = parse(JSON, json.dumps({"properties": {TEXT[:400_000]: {}}}))
+    old = parse(JSON, json.dumps({"patternProperties": {SEARCHING: {"type": "string"}}}))
+    assert [each.type for each in incompatibilities("BACKWARD", new, [old])] == ["TOO_MANY_PAIRS"]

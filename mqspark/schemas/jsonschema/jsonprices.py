@@ -1,0 +1,245 @@
+"""What the texts and numbers of a payload cost that a JSON Schema compares with patterns and steps.
+
+A pattern of some letters may take microseconds for each byte of a text: one that counts (``[ab]*a[ab]{900}``) has more
+states than the engine's table holds, and one that looks around is begun again at up to ``MAX_BACKTRACKS`` places. A
+step (``multipleOf``) takes microseconds for a number that is far from it. So a schema has prices, by the name of the
+property that a value is under, and a large payload is added up: a long text beside a dear pattern costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from mqspark.errors import InvalidSchema
+from mqspark.schemas.parsedschema import JSON, needs_extra
+
+MAX_PATTERN_BYTES = 256 << 10
+"""The most of a compiled pattern."""
+MAX_BACKTRACKS = 1_000
+UNIT_NS = 25
+"""A price of one; a value compared with one schema."""
+
+_PRICES = ((1 << 10, 2), (4 << 10, 16), (16 << 10, 40), (64 << 10, 160), (MAX_PATTERN_BYTES, 500))
+"""Bytes of a compiled pattern, and what a byte of a text then costs at most; measured with patterns that count."""
+_SEARCH = 200
+"""A byte of a text that a small pattern with lookaround is begun again in ``MAX_BACKTRACKS`` times."""
+_STEP = 40
+_FAR_STEP = 450
+"""With a float of the other end of their range."""
+_DIGITS_OF_UNIT = 500
+"""A long integer costs the square of its digits, divided by this."""
+_NEAR = 1 << 64
+_NUMBERS = ("multipleOf", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum")
+_MAX_PLACES = 100_000
+"""Schemas times the names that they are under; with more of them, no names are told apart."""
+
+
+class Under(Enum):
+    """What a value is under when it is not under the one name of a property."""
+
+    ANY_NAME = auto()
+    AS_BEFORE = auto()
+    """What the value around is under: items of a list."""
+    IS_NAME = auto()
+    """The value is a name itself."""
+
+
+Inner = Sequence[Sequence[tuple[int, str | Under]]]
+"""For each schema those that it applies, each with what the value is then under."""
+
+
+def pattern_options() -> Any:
+    """How patterns of peers are compiled. Raises ConfigError without the extra."""
+    return _options(MAX_PATTERN_BYTES)
+
+
+def _options(size: int) -> Any:
+    try:
+        import jsonschema_rs
+    except ImportError as error:
+        raise needs_extra(JSON, error) from None
+    return jsonschema_rs.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS, size_limit=size)
+
+
+def compiled(pattern: str, size: int = MAX_PATTERN_BYTES) -> Any:
+    """A validator with this pattern alone. Raises InvalidSchema, ConfigError."""
+    options = _options(size)
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.Draft7Validator({"pattern": pattern}, pattern_options=options)
+    except ValueError:
+        raise InvalidSchema(f"the pattern {pattern[:80]!r} cannot be used", kind=JSON) from None
+
+
+class Costly(NamedTuple):
+    """What a schema itself compares one value or its names with, or all that are applied to one value do."""
+
+    patterns: int
+    searching: int
+    """Patterns with lookaround or back-references."""
+    steps: int
+
+
+ONCE = Costly(1, 1, 1)
+
+
+def costly(node: dict[str, Any]) -> Costly:
+    searching = [is_searching(pattern) for _, pattern in _patterns(node)]
+    return Costly(searching.count(False), searching.count(True), int(_has_step(node)))
+
+
+def is_searching(pattern: str) -> bool:
+    return "(?" in pattern or any(f"\\{digit}" in pattern for digit in "123456789k")
+
+
+def _patterns(node: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    """Each with whether it is that of names in the value, instead of the value."""
+    if isinstance(pattern := node.get("pattern"), str):
+        yield False, pattern
+    if isinstance(of_names := node.get("patternProperties"), dict):
+        yield from ((True, each) for each in of_names)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What is under one name costs so much. Each is for all that one value may be compared with."""
+
+    byte: float = 0
+    search: float = 0
+    """A byte of a text, times the bytes of the text, up to ``MAX_BACKTRACKS``."""
+    searches: float = 0
+    number: float = 0
+
+    def or_more(self, other: Price) -> Price:
+        return Price(
+            max(self.byte, other.byte),
+            max(self.search, other.search),
+            max(self.searches, other.searches),
+            max(self.number, other.number),
+        )
+
+    @property
+    def most(self) -> float:
+        """The most for a byte of a payload: the shortest number has two of them with its comma."""
+        return self.byte + self.searches + MAX_BACKTRACKS * self.search + self.number * _FAR_STEP / _STEP / 2
+
+    def of_text(self, text: str) -> float:
+        size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+        return size * (self.byte + self.searches + min(size, MAX_BACKTRACKS) * self.search)
+
+    def of_number(self, number: float) -> float:
+        if not self.number or not _is_far(number):
+            return self.number
+        if isinstance(number, int):
+            return self.number * (1 + (number.bit_length() // 3) ** 2 / _DIGITS_OF_UNIT)
+        return self.number * _FAR_STEP / _STEP
+
+
+_FREE = Price()
+
+
+class Prices:
+    """Those of one schema."""
+
+    def __init__(self, found: dict[str | Under, Price]) -> None:
+        self._any = found.get(Under.ANY_NAME, _FREE)
+        self._name = found.get(Under.IS_NAME, _FREE)
+        self._named = {name: price.or_more(self._any) for name, price in found.items()}
+        self.most = max((each.most for each in found.values()), default=0.0)
+        """The most for a byte of a payload."""
+
+    def of(self, payload: Any) -> float:
+        """What a decoded payload costs."""
+        total = 0.0
+        waiting: list[tuple[Any, Price]] = [(payload, self._any)]
+        while waiting:
+            value, price = waiting.pop()
+            if isinstance(value, str):
+                total += price.of_text(value)
+            elif isinstance(value, dict):
+                for name, each in value.items():
+                    total += self._name.of_text(name)
+                    waiting.append((each, self._named.get(name, self._any)))
+            elif isinstance(value, list):
+                waiting += [(each, price) for each in value]
+            elif isinstance(value, int | float):
+                total += price.of_number(value)
+        return total
+
+
+def prices_of(nodes: Sequence[dict[str, Any]], inner: Inner, most: Costly) -> Prices:
+    """``most``: what one value is compared with at most. The first of ``nodes`` is the root."""
+    known = dict[str, Price]()
+    own = [_own_prices(node, most, known) for node in nodes]
+    found = dict[str | Under, Price]()
+    if any(own):
+        for number, name in _places(inner):
+            for is_name, price in own[number]:
+                under = Under.IS_NAME if is_name else name
+                found[under] = found.get(under, _FREE).or_more(price)
+    return Prices(found)
+
+
+def _places(inner: Inner) -> set[tuple[int, str | Under]]:
+    """Each schema with all that its values may be under."""
+    start: tuple[int, str | Under] = (0, Under.ANY_NAME)
+    found, waiting = {start}, [start]
+    while waiting:
+        number, name = waiting.pop()
+        for other, under in inner[number]:
+            place = other, name if under is Under.AS_BEFORE else under
+            if place not in found:
+                found.add(place)
+                waiting.append(place)
+        if len(found) > _MAX_PLACES:
+            return {(each, under) for each in range(len(inner)) for under in (Under.ANY_NAME, Under.IS_NAME)}
+    return found
+
+
+def _own_prices(node: dict[str, Any], most: Costly, known: dict[str, Price]) -> list[tuple[bool, Price]]:
+    """Each with whether it is that of a name in the value, instead of the value."""
+    found = list[tuple[bool, Price]]()
+    for is_name, pattern in _patterns(node):
+        if pattern not in known:
+            known[pattern] = text_price(pattern, most)
+        found.append((is_name, known[pattern]))
+    if _has_step(node):
+        price = _FAR_STEP if any(_is_far(node.get(each)) for each in _NUMBERS) else _STEP
+        found.append((False, Price(number=price * most.steps)))
+    return found
+
+
+def text_price(pattern: str, most: Costly = ONCE) -> Price:
+    """``most``: with how many such ones a text may be compared."""
+    price = _byte_price(pattern)
+    if is_searching(pattern):
+        more = price - _PRICES[0][1]  # than a small one, which _SEARCH is for
+        return Price(search=more * most.searching, searches=_SEARCH * most.searching)
+    return Price(byte=price * most.patterns)
+
+
+def _byte_price(pattern: str) -> int:
+    """For a byte of a text that this pattern goes over once."""
+    for size, price in _PRICES[:-1]:
+        try:
+            compiled(pattern, size)
+        except InvalidSchema:
+            continue
+        return price
+    return _PRICES[-1][1]
+
+
+def _has_step(node: dict[str, Any]) -> bool:
+    return _is_number(node.get("multipleOf")) or any(_is_far(node.get(each)) for each in _NUMBERS)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_far(value: Any) -> bool:
+    return _is_number(value) and value != 0 and not 1 / _NEAR < abs(value) < _NEAR
