@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqspark.arrow.cluster.history import Manifest, load_manifests, note_gap
+from mqspark.arrow.cluster.history import Manifest, application, load_manifests, note_gap
 from mqspark.arrow.files.deltafiles import delta_table
 from mqspark.arrow.files.locations import is_remote, join, local_path, write_bytes
 from mqspark.arrow.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
@@ -437,16 +437,12 @@ def safe_end(options: ArchiveOptions, log: Sequence[LogFile]) -> int | None:
 
 def committed_end(options: ArchiveOptions) -> int:
     """The end of this broker's newest commit, from Delta's own record of its transactions; 0 if there is none."""
-    return delta_table(options.archive).transactions.get(_application(options), 0)
-
-
-def _application(options: ArchiveOptions) -> str:
-    return f"mqspark-archive:{options.broker}"
+    return delta_table(options.archive).transactions.get(application(options.broker), 0)
 
 
 def _commit(spark: SparkSession, options: ArchiveOptions, end: int, files: Sequence[RowFile]) -> None:
     """Commit the files. An empty commit is made, too, because it advances the transaction's version."""
-    commit_files(spark, options.archive, _application(options), end, files)
+    commit_files(spark, options.archive, application(options.broker), end, files)
 
 
 _Sums = tuple[int, int, int, int]

@@ -6,6 +6,7 @@ import json
 import urllib.parse
 from pathlib import Path
 
+from mqspark.arrow.cluster.history import application
 from mqspark.arrow.files.locations import join, read_bytes, write_bytes
 from mqspark.arrow.files.logfiles import find_log
 from mqspark.store.disk.files import OsFiles
@@ -53,7 +54,8 @@ def archive_log(store: Path, url: str, broker: str = "dev", *, low: int = 0, end
         except FileNotFoundError:
             break
         version += 1
-    actions = [PROTOCOL, *adds] if not version else adds
+    transaction = {"txn": {"appId": application(broker), "version": high, "lastUpdated": 0}}
+    actions = [*([] if version else [PROTOCOL]), transaction, *adds]
     write_bytes(name, "\n".join(map(json.dumps, actions)).encode() + b"\n")
     for manifest in manifests:  # last, as in the job: a broker may read the archive meanwhile
         manifest.save(url)

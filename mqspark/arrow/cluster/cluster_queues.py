@@ -315,7 +315,7 @@ class ClusterQueues:
         if self.archive is not None:
             ranges = self.archive.ranges()
             wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue in ranges}
-            archived = first_offsets(self.archive.url, wanted, self.archive.floors())
+            archived = first_offsets(self.archive.table(), wanted, self.archive.floors())
             found = {queue: min(offset, archived.get(queue, offset)) for queue, offset in found.items()}
         if is_start and not self._options.unmatched_timestamp_is_latest:
             for queue, offset in found.items():

@@ -22,8 +22,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from mqspark.arrow.cluster.queueranges import QueueRange
-from mqspark.arrow.files.deltafiles import DeltaFile, delta_table
-from mqspark.arrow.files.locations import join, names, open_input, read_bytes, write_bytes
+from mqspark.arrow.files.deltafiles import DeltaFile, DeltaTable, delta_table, opened_parquet
+from mqspark.arrow.files.locations import join, names, read_bytes, write_bytes
 from mqspark.arrow.messagecolumns import HEADERS, PROPERTIES, arrow_schema, arrow_type
 from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
@@ -68,6 +68,21 @@ class Manifest:
         write_bytes(self.url(archive), json.dumps(document, sort_keys=True).encode())
 
 
+def application(broker: str) -> str:
+    """The name of the job's transactions for one broker. Their version is the end of the log that the table has."""
+    return f"mqspark-archive:{broker}"
+
+
+def refuse_older_table(url: str, table: DeltaTable, broker: str, high: int) -> None:
+    """``high``: the end of the newest manifest, which is written after its rows. Raises MQError for a table from before
+    it, which storage may show that answers with what it had: rows would be passed over."""
+    if table.version < 0 or table.transactions.get(application(broker), high) < high:
+        raise MQError(
+            f"archive: the log of the table {url} ends before the manifest that says that the log of broker {broker} "
+            f"is archived up to {high}: its storage has answered with an older list of files"
+        )
+
+
 def load_manifests(archive: str, broker: str) -> list[Manifest]:
     """The consecutive manifests from the first one on. Raises MQError for a file that is none."""
     chain: list[Manifest] = []
@@ -109,6 +124,7 @@ class Archive:
         self.url = url
         self._ranges: dict[MessageQueue, tuple[int, int]] = {}
         self._floors: dict[MessageQueue, int] = {}
+        self._highs: dict[str, int] = {}
         self._read_at = -_LIFE_S
 
     def ranges(self) -> Mapping[MessageQueue, tuple[int, int]]:
@@ -116,6 +132,7 @@ class Archive:
         if time.monotonic() - self._read_at >= _LIFE_S:
             ranges: dict[MessageQueue, tuple[int, int]] = {}
             floors: dict[MessageQueue, int] = {}
+            highs: dict[str, int] = {}
             brokers = names(join(self.url, MANIFESTS))
             if not brokers:
                 raise ConfigError.of(
@@ -127,6 +144,8 @@ class Archive:
                         ranges = {
                             queue: ends for queue, ends in ranges.items() if queue.broker_name != broker
                         }
+                    else:
+                        highs[broker] = manifest.high
                     for topic, queues in manifest.queues.items():
                         for queue_id, (first, end) in queues.items():
                             queue = MessageQueue(topic, broker, int(queue_id))
@@ -134,7 +153,7 @@ class Archive:
                             if known is None or first < known[1]:
                                 known, floors[queue] = (first, end), manifest.low
                             ranges[queue] = (known[0], end)
-            self._ranges, self._floors = ranges, floors
+            self._ranges, self._floors, self._highs = ranges, floors, highs
             self._read_at = time.monotonic()
         return self._ranges
 
@@ -143,6 +162,15 @@ class Archive:
         topic of the same name, or lie before a gap."""
         self.ranges()
         return self._floors
+
+    def table(self) -> DeltaTable:
+        """The table, which is no older than the ranges. Raises MQError."""
+        self.ranges()
+        highs = self._highs
+        table = delta_table(self.url)
+        for broker, high in highs.items():
+            refuse_older_table(self.url, table, broker, high)
+        return table
 
     def split(self, wanted: Sequence[QueueRange]) -> tuple[list[QueueRange], list[QueueRange]]:
         """Split the ranges into those read from the archive and those read from the brokers."""
@@ -175,7 +203,7 @@ def plan_archive(
     """Tasks of about 256 MiB of files; files without a wanted offset are skipped by their statistics."""
     if not wanted:
         return []
-    files = delta_table(archive.url).files
+    files = archive.table().files
     floors_of = archive.floors()
     tasks = []
     for topic in sorted({each.queue.topic for each in wanted}):
@@ -204,14 +232,14 @@ def plan_archive(
 
 
 def first_offsets(
-    url: str, times_ms: Mapping[MessageQueue, int], floors: Mapping[MessageQueue, int] | None = None
+    table: DeltaTable, times_ms: Mapping[MessageQueue, int], floors: Mapping[MessageQueue, int] | None = None
 ) -> dict[MessageQueue, int]:
     """For each queue, the first archived offset whose store time is not before the given time; queues without one
     are omitted. Reads the time column of the candidate files, oldest first. ``floors``: as of ``Archive``."""
     found: dict[MessageQueue, int] = {}
     for topic in sorted({queue.topic for queue in times_ms}):
         wanted = {queue: time_ms for queue, time_ms in times_ms.items() if queue.topic == topic}
-        files = [file for file in delta_table(url).files if file.partition.get("topic") == topic]
+        files = [file for file in table.files if file.partition.get("topic") == topic]
         files.sort(key=lambda file: (file.lowest.get("physicalOffset", 0), file.url))
         for file in files:
             if not wanted:
@@ -236,12 +264,11 @@ def _first_in_file(
 ) -> dict[MessageQueue, int]:
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     found: dict[MessageQueue, int] = {}
-    with open_input(file.url) as source:
+    with opened_parquet(file) as parquet:
         columns = ["broker", "partition", "offset", "timestamp", "physicalOffset"]
-        for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=columns):
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=columns):
             times_ms = (
                 batch.column("timestamp").cast(arrow_type("timestamp")).cast(pa.int64()).to_numpy() // 1000
             )
@@ -263,14 +290,13 @@ def _first_in_file(
 def read_archive(task: ArchiveTask) -> Iterator[pa.RecordBatch]:
     """Runs in a worker: the wanted rows of the task's files."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = arrow_schema(task.columns)
     stored = {PROPERTIES if name == HEADERS else name for name in task.columns if name != "topic"}
     needed = sorted(stored | {"broker", "partition", "offset", "physicalOffset"})
     for file in task.files:
-        with open_input(file.url) as source:
-            for batch in pq.ParquetFile(source).iter_batches(_BATCH_ROWS, columns=needed):
+        with opened_parquet(file) as parquet:
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=needed):
                 kept = batch.filter(_wanted(batch, task))
                 if kept.num_rows:
                     arrays = [_column(kept, name, task.topic) for name in task.columns]

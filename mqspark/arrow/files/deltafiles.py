@@ -10,11 +10,16 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mqspark.arrow.files.locations import join, names, open_input, read_bytes
-from mqspark.errors import MQError
+from mqspark.errors import MQError, StoreCorrupt
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.\d{10})?\.parquet")
@@ -31,6 +36,7 @@ class DeltaFile:
     lowest: dict[str, Any] = field(hash=False)
     highest: dict[str, Any] = field(hash=False)
     """Column to its smallest and largest value, if the writer stored them."""
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class DeltaTable:
     files: list[DeltaFile]
     transactions: dict[str, int]
     """Application id to the version of its newest transaction."""
+    version: int = -1
+    """-1: there is no table."""
 
 
 def delta_table(url: str) -> DeltaTable:
@@ -75,7 +83,61 @@ def delta_table(url: str) -> DeltaTable:
                 live.pop(action["remove"]["path"], None)
             elif "txn" in action:
                 transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
-    return DeltaTable([_file(url, live[path]) for path in sorted(live)], transactions)
+    version = int(following[-1][:20]) if following else start
+    return DeltaTable([_file(url, live[path]) for path in sorted(live)], transactions, version)
+
+
+@contextmanager
+def opened_parquet(file: DeltaFile) -> Iterator[pq.ParquetFile]:
+    """A file of a table: the one that the table's log describes, and the checksums of its pages are compared.
+
+    Raises StoreCorrupt for another one, for one that is not Parquet, and when a page cannot be decoded; OSError when it
+    cannot be read, or a checksum is wrong."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_input(file.url) as source:
+            parquet = pq.ParquetFile(source, page_checksum_verification=True)
+            difference = _difference(file, parquet.metadata)
+            if difference is not None:
+                raise StoreCorrupt(
+                    f"{file.url} is not the file of this name in the table: {difference}",
+                    path=file.url,
+                    offset=0,
+                )
+            yield parquet
+    except pa.ArrowException as error:
+        raise StoreCorrupt(f"{file.url} is damaged: {str(error)[:200]}", path=file.url, offset=0) from None
+
+
+def _difference(file: DeltaFile, metadata: pq.FileMetaData) -> str | None:
+    """Between what the log says of a file and what its footer says: an older copy, or a file in the place of another,
+    has other rows."""
+    if file.rows is not None and metadata.num_rows != file.rows:
+        return f"it has {metadata.num_rows} rows instead of {file.rows}"
+    bounds: dict[str, list[int]] = {}
+    unsaid: set[str] = set()
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            name = column.path_in_schema
+            if _is_whole(file.lowest.get(name)) and _is_whole(file.highest.get(name)):
+                statistics = column.statistics
+                if statistics is None or not statistics.has_min_max or not _is_whole(statistics.min):
+                    unsaid.add(name)  # or a time
+                    continue
+                bounds.setdefault(name, []).extend((statistics.min, statistics.max))
+    for name, found in bounds.items():
+        here, expected = (min(found), max(found)), (file.lowest[name], file.highest[name])
+        if here != expected and name not in unsaid:
+            return f"its {name} is {here[0]} to {here[1]} instead of {expected[0]} to {expected[1]}"
+    return None
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
 
 
 def _parts_wanted(name: str) -> int:
@@ -114,4 +176,5 @@ def _file(url: str, add: dict[str, Any]) -> DeltaFile:
         dict(add["partitionValues"]),
         stats.get("minValues", {}),
         stats.get("maxValues", {}),
+        stats.get("numRecords"),
     )

@@ -76,7 +76,7 @@ def open_input(url: str) -> IO[bytes]:
 
 def read_bytes(url: str, most: int | None = None) -> bytes:
     """A whole file of at most ``most`` bytes, or MAX_SMALL_FILE_BYTES. Raises MQError for a larger one, of which no
-    more is read."""
+    more is read, and OSError for one that ends early."""
     most = MAX_SMALL_FILE_BYTES if most is None else most
     parts: list[bytes] = []
     left = most + 1
@@ -85,8 +85,11 @@ def read_bytes(url: str, most: int | None = None) -> bytes:
         while part := file.read(min(left, _READ_BYTES)):
             parts.append(part)
             left -= len(part)
+        size = getattr(file, "size", None)  # of an object
     if left <= 0:
         raise MQError(f"{url} has more than {most} bytes, which no file of its kind has")
+    if isinstance(size, int) and (got := sum(map(len, parts))) != size:
+        raise OSError(f"{url} has {size} bytes, and {got} were read")
     return b"".join(parts)
 
 

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mqspark.arrow.cluster.history import MANIFESTS
-from mqspark.arrow.files.deltafiles import delta_table
+from mqspark.arrow.cluster.history import MANIFESTS, refuse_older_table
+from mqspark.arrow.files.deltafiles import DeltaFile, DeltaTable, delta_table
 from mqspark.arrow.files.locations import join, names, read_bytes
 from mqspark.errors import StoreCorrupt
 from mqspark.store.disk.layout import is_storable_topic
@@ -50,11 +50,14 @@ class ArchivedPart(NamedTuple):
 class ArchivedFile:
     """A file with rows of one topic."""
 
-    url: str
-    size_bytes: int
+    entry: DeltaFile
     low: int
     high: int
     """Physical offsets of its first and last row."""
+
+    @property
+    def url(self) -> str:
+        return self.entry.url
 
 
 class ArchiveCatalog:
@@ -72,9 +75,11 @@ class ArchiveCatalog:
     def refresh(self, floors: Mapping[str, int]) -> None:
         """Read new manifests. ``floors``: topic → log position before which its records belong to a deleted topic of
         the same name. Raises StoreCorrupt, MQError, OSError and the errors of fsspec's file systems, and then changes
-        nothing."""
+        nothing. Storage that answers with what it had earlier is refused: messages would be passed over."""
         root = join(self._url, MANIFESTS, self._broker)
         there = [name for name in names(root) if name.endswith(".json")]
+        if max(self._ranges, default="") > max(there, default=""):
+            raise StoreCorrupt(f"{root} lacks {max(self._ranges)}, which was there", path=root, offset=0)
         new = [name for name in there if name not in self._ranges]
         with ThreadPoolExecutor(_MANIFESTS_AT_ONCE) as pool:
             loaded = list(pool.map(lambda name: self._load(join(root, name)), new))
@@ -84,8 +89,15 @@ class ArchiveCatalog:
         parts = _chained(sorted(ranges.values(), key=lambda each: each[0]), floors, self._url)
         log = [name for name in names(join(self._url, "_delta_log")) if name.endswith((".json", ".parquet"))]
         version = max(log, default="")
+        if version < self._version:
+            raise StoreCorrupt(
+                f"the log of {self._url} lacks {self._version}, which was there", path=root, offset=0
+            )
         if version != self._version or new:
-            self._files = _files(self._url)
+            table = delta_table(self._url)
+            if high := max((each.high for each, queues in ranges.values() if queues), default=0):
+                refuse_older_table(self._url, table, self._broker, high)
+            self._files = _files(self._url, table)
             self._version = version
         self._ranges, self._parts = ranges, parts
 
@@ -164,10 +176,10 @@ def _chained(
     return {queue: found for queue, found in parts.items() if found}
 
 
-def _files(url: str) -> dict[str, list[ArchivedFile]]:
+def _files(url: str, table: DeltaTable) -> dict[str, list[ArchivedFile]]:
     files: dict[str, list[ArchivedFile]] = {}
     root = join(url, "")
-    for each in delta_table(url).files:
+    for each in table.files:
         topic = each.partition.get("topic")
         path = each.url.removeprefix(root)
         inside = (
@@ -180,7 +192,7 @@ def _files(url: str) -> dict[str, list[ArchivedFile]]:
         low, high = each.lowest.get("physicalOffset"), each.highest.get("physicalOffset")
         if type(low) is not int or type(high) is not int:
             low, high = 0, _INT64 - 1  # without statistics the file may hold any row
-        files.setdefault(topic, []).append(ArchivedFile(each.url, each.size_bytes, low, high))
+        files.setdefault(topic, []).append(ArchivedFile(each, low, high))
     for found in files.values():
         found.sort(key=lambda file: (file.low, file.url))
     return files

@@ -7,7 +7,6 @@ fetched messages as chunks into the cache directory. It ends when its standard i
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import heapq
 import json
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from mqspark.arrow.files.locations import open_input
+from mqspark.arrow.files.deltafiles import opened_parquet
 from mqspark.base.propertystring import ITEM_END, NAME_END, item
 from mqspark.errors import MQError, StoreCorrupt
 from mqspark.message import (
@@ -165,7 +164,7 @@ class ArchiveFetcher:
             if file.url in self._footers:
                 self._footers.move_to_end(file.url)
                 return self._footers[file.url]
-        with _opened(file) as parquet:
+        with opened_parquet(file.entry) as parquet:
             groups = [_group(file, parquet, number) for number in range(parquet.metadata.num_row_groups)]
         with self._lock:
             self._footers[file.url] = groups
@@ -233,7 +232,7 @@ class ArchiveFetcher:
     def _rows_of_group(self, group: _Group) -> Iterator[dict[str, Any]]:
         import pyarrow as pa
 
-        with _opened(group.file) as parquet:
+        with opened_parquet(group.file.entry) as parquet:
             there = set(parquet.schema_arrow.names)
             columns = [*COLUMNS, *(name for name in MORE_COLUMNS if name in there)]
             if missing := set(COLUMNS) - there:
@@ -306,19 +305,6 @@ def _host(host: bytes | None) -> bytes:
 
 def _merged(sources: list[Iterator[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
     return heapq.merge(*sources, key=lambda row: row["physicalOffset"])
-
-
-@contextlib.contextmanager
-def _opened(file: ArchivedFile) -> Iterator[pq.ParquetFile]:
-    """Raises StoreCorrupt for a file that is not Parquet, OSError for one that cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with open_input(file.url) as source:
-            yield pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
-    except pa.ArrowException as error:
-        raise StoreCorrupt(f"{file.url} is damaged: {str(error)[:200]}", path=file.url, offset=0) from None
 
 
 def _group(file: ArchivedFile, parquet: pq.ParquetFile, number: int) -> _Group:

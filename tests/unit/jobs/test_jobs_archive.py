@@ -140,7 +140,7 @@ def test_rows_are_written_where_they_are_decoded(tmp_path: Path, where: str) -> 
             for queue in wanted
             if any(row[:2] == (queue.topic, queue.queue_id) and row[4] >= time_ms for row in expected)
         }
-        assert first_offsets(table, wanted) == offsets
+        assert first_offsets(delta_table(table), wanted) == offsets
 
 
 def test_a_segment_is_cut_where_records_begin(tmp_path: Path) -> None:
@@ -283,8 +283,8 @@ def test_a_topic_that_was_created_again_has_no_rows_of_the_old_one(tmp_path: Pat
     tasks = plan_archive(archive, wanted, ("offset", "value"))
     found = [row for task in tasks for batch in read_archive(task) for row in batch.to_pylist()]
     assert found == [{"offset": offset, "value": b"new"} for offset in range(4)]
-    assert first_offsets(url, {QUEUE: 105}, archive.floors()) == {QUEUE: 0}
-    assert first_offsets(url, {QUEUE: 202}, archive.floors()) == {QUEUE: 2}
+    assert first_offsets(archive.table(), {QUEUE: 105}, archive.floors()) == {QUEUE: 0}
+    assert first_offsets(archive.table(), {QUEUE: 202}, archive.floors()) == {QUEUE: 2}
 
 
 def run_without_delta(
