@@ -180,6 +180,8 @@ class MessagingService:
     async def _telemetry(self, requests: AsyncIterator[pb.TelemetryCommand], context: Any) -> None:
         try:
             await telemetry(self._call(context), requests, context.write)
+        except GrpcAbort:  # a message that cannot be read
+            raise
         except Exception as error:
             refused = _refusal("Telemetry", error)
             await context.write(pb.TelemetryCommand(status=refused.status))

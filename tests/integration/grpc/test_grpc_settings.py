@@ -15,6 +15,7 @@ from mqspark.client.sync import AdminClient
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.testing import Broker
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.grpcservice import SERVICE
 from mqspark_server.proxy.methods import grpcrelays
 from tests.support.grpcclients import BareCaller, bare_caller, resource
 from tests.support.visits import page
@@ -93,6 +94,18 @@ def test_settings_of_neither_kind_end_the_stream(broker: Broker) -> None:
                 for _ in stream:
                     pass
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_message_of_the_stream_that_cannot_be_read_ends_it_with_the_reason(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with grpc.insecure_channel(str(broker.grpc_address)) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/Telemetry")
+        with pytest.raises(grpc.RpcError) as refused:
+            list(call(iter([b"\xff"]), timeout=20, metadata=(("x-mq-client-id", "c"),)))
+    assert refused.value.code() == grpc.StatusCode.INTERNAL
+    assert "a request that cannot be read" in refused.value.details()
+    assert "Telemetry failed" not in caplog.text
 
 
 def test_a_client_is_known_from_its_settings_to_its_end(broker: Broker) -> None:
