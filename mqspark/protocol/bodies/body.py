@@ -280,19 +280,26 @@ def _decoder(body_type: Any) -> Callable[[bytes], Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    # A call for each number would dominate the cost.
+    """The same document, in place: copies of thousands of tables would start collections of garbage, which visit them.
+    A call for each number would dominate the cost."""
     if isinstance(value, dict):
-        return {
-            key: _without_nulls(item) if isinstance(item, (dict, list)) else item
-            for key, item in value.items()
-            if item is not None
-        }
-    if isinstance(value, list):
-        return [
-            _without_nulls(item) if isinstance(item, (dict, list)) else item
-            for item in value
-            if item is not None
-        ]
+        nulls = []
+        for key, item in value.items():
+            if item is None:
+                nulls.append(key)
+            elif isinstance(item, (dict, list)):
+                _without_nulls(item)
+        for key in nulls:
+            del value[key]
+    elif isinstance(value, list):
+        is_any_null = False
+        for item in value:
+            if item is None:
+                is_any_null = True
+            elif isinstance(item, (dict, list)):
+                _without_nulls(item)
+        if is_any_null:
+            value[:] = [item for item in value if item is not None]
     return value
 
 
