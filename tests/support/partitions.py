@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import threading
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
@@ -34,6 +35,8 @@ class Partitions:
         self._mended = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
+        """Both ends of all links."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -49,11 +52,24 @@ class Partitions:
         return asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
 
     async def _stop(self) -> None:
+        # A server that is closed leaves the sockets open that it is just accepting: these become tasks of ours first.
+        for server in self._servers:
+            for sock in server.sockets:
+                self._loop.remove_reader(sock.fileno())
+        await asyncio.gather(
+            *(asyncio.all_tasks() - self._tasks - {asyncio.current_task()}), return_exceptions=True
+        )
         for server in self._servers:
             server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for transport in self._transports:  # one that is closed waits for its peer to read
+            transport.abort()
+
+    def _noted(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # --- links ---
 
@@ -61,15 +77,9 @@ class Partitions:
         """Forward connections to ``host:port`` to the node, which listens at ``target:port``."""
 
         async def start() -> None:
-            async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                task = asyncio.current_task()
-                assert task is not None
-                self._tasks.add(task)
-                try:
-                    await self._serve_link(node, target, port, reader, writer)
-                finally:
-                    self._tasks.discard(task)
-                    writer.close()
+            def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                self._transports.add(writer.transport)
+                self._noted(asyncio.create_task(self._serve_link(node, target, port, reader, writer)))
 
             self._servers.append(await asyncio.start_server(accepted, host, port))
 
@@ -103,18 +113,22 @@ class Partitions:
     ) -> None:
         source = self._node_of(writer)
         there, back = (source, node), (node, source)
-        await self._open(there, back)
         try:
-            far_reader, far_writer = await asyncio.open_connection(target, port)
-        except OSError:
-            writer.transport.abort()
-            return
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._copy_bytes(there, reader, far_writer))
-                group.create_task(self._copy_bytes(back, far_reader, writer))
+            await self._open(there, back)
+            try:
+                far_reader, far_writer = await asyncio.open_connection(target, port)
+            except OSError:
+                writer.transport.abort()
+                return
+            self._transports.add(far_writer.transport)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    self._noted(group.create_task(self._copy_bytes(there, reader, far_writer)))
+                    self._noted(group.create_task(self._copy_bytes(back, far_reader, writer)))
+            finally:
+                far_writer.close()
         finally:
-            far_writer.close()
+            writer.close()
 
     async def _copy_bytes(
         self, link: tuple[str, str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
