@@ -246,11 +246,13 @@ def _ends(connection: RawConnection, topic: str) -> list[int]:
     return [int(end.ext["offset"]) for end in ends if end.code == 0]
 
 
-def _settled(cluster: Cluster) -> bool:
-    """Whether the offsets of the group are on disk, as a killed broker will remember them."""
+def _settled(cluster: Cluster, turn: int) -> bool:
+    """Whether the offsets of the group behind this round's messages are on disk, as a killed broker will remember them;
+    else the next one hands them out as new ones."""
     path = cluster.store / "config/consumerOffset.json"
     table: dict[str, Any] = fastjson.loads(path.read_bytes())["offsetTable"] if path.exists() else {}
-    return len(table.get("PriorityMoves@movers", {})) == QUEUES
+    offsets = table.get("PriorityMoves@movers", {}).values()
+    return len(offsets) == QUEUES and min(offsets) > turn
 
 
 def _live(folder: Path, brokers: list[Any]) -> None:
@@ -262,7 +264,7 @@ def _live(folder: Path, brokers: list[Any]) -> None:
                 create_group(cluster, "movers")
             with RawConnection(cluster.broker) as connection:
                 held = _round(connection, turn, held)
-            eventually(lambda cluster=cluster: _settled(cluster))
+            eventually(lambda cluster=cluster, turn=turn: _settled(cluster, turn))
             time.sleep(1.5)
 
 
