@@ -13,19 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqspark.message import java_hash
-from mqspark.record.record import PendingRecord
 from mqspark.store import GetStatus, MessageStore, StoreReader
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
 from tests.support.invariants import validate
-from tests.support.store_tools import (
-    BORN_HOST,
-    checkpoint,
-    crash,
-    drain,
-    finish_deletions,
-    make_store,
-)
+from tests.support.store_tools import checkpoint, crash, drain, finish_deletions, make_store, pending
 from tests.support.store_tools import put as put_message
 
 TOPICS = ["A", "Long" * 40]  # the second is stored as V2
@@ -106,8 +98,7 @@ class StoreLife(RuleBasedStateMachine):
     def put_batch(self, key: tuple[str, int], bodies: list[bytes], tag: str) -> None:
         properties = f"TAGS\x01{tag}\x02".encode() if tag else b""
         first, positions, _ = self.store.appender.put_batch(
-            PendingRecord(topic=key[0], queue_id=key[1], born_timestamp_ms=1, born_host=BORN_HOST),
-            [(0, body, properties) for body in bodies],
+            pending(key[0], key[1]), [(0, body, properties) for body in bodies]
         )
         self._made_again(key[0])
         self._expect(key, first)

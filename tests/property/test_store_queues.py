@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
-from mqspark.record.record import PendingRecord
 from tests.support.draws import draws
-from tests.support.store_tools import BORN_HOST, QuickFiles, checkpoint, crash, drain, flush, opened, put
+from tests.support.store_tools import QuickFiles, checkpoint, crash, drain, flush, opened, pending, put
 
 SETTINGS = {
     "mapper_file_size_batch_consume_queue": 4 * 46,
@@ -62,16 +61,7 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
             elif kind == "batch":
                 bodies = [b"%d.%d" % (number, index) for index in range(int(argument))]  # type: ignore[call-overload]
                 body = encode_batch([Message(topic="B", body=one) for one in bodies])
-                base, _, _ = store.appender.put_inner_batch(
-                    PendingRecord(
-                        topic="B",
-                        queue_id=0,
-                        body=body,
-                        born_timestamp_ms=1,
-                        born_host=BORN_HOST,
-                    ),
-                    len(bodies),
-                )
+                base, _, _ = store.appender.put_inner_batch(pending("B", 0, body), len(bodies))
                 assert base == len(expected["B"])
                 expected["B"] += bodies
             elif kind == "light":
@@ -80,14 +70,7 @@ def test_every_kind_of_queue(steps: list[tuple[str, object]], ext: bool, sealed:
                 properties = f"INNER_MULTI_DISPATCH\x01{','.join(names)}\x02".encode()
                 store.appender.put_dispatched(
                     names,
-                    PendingRecord(
-                        topic="T",
-                        queue_id=0,
-                        body=b"l%d" % number,
-                        properties=properties,
-                        born_timestamp_ms=1,
-                        born_host=BORN_HOST,
-                    ),
+                    pending("T", 0, b"l%d" % number, properties),
                 )
                 for topic in ("T", *names):
                     expected[topic].append(b"l%d" % number)

@@ -18,13 +18,7 @@ from mqspark.record.record import decode_records
 from tests.support.clusters import Cluster, mqspark_broker, mqspark_controller
 from tests.support.damages import KINDS, Around
 from tests.support.processes import free_port, tail
-from tests.support.remoting import (
-    SEND_MESSAGE_V2,
-    UPDATE_AND_CREATE_TOPIC,
-    RawConnection,
-    ask,
-    log_end,
-)
+from tests.support.remoting import SEND_MESSAGE_V2, UPDATE_AND_CREATE_TOPIC, RawConnection, ask, log_end
 from tests.support.replicaset import ELECT_MASTER, LEASE_MS, SETTINGS, state_of
 from tests.support.store_tools import copy_store
 from tests.support.storefiles import log_bytes, records

@@ -47,7 +47,7 @@ def make_store(
     """A store with small files, so that every test rolls over. The fill level of this machine's disk does not matter.
 
     Nothing is synced unless ``files`` does so: these tests do not cut the power, and syncs would only slow them down.
-    Without ``files`` it is closed when the test is over.
+    Unless ``files`` may fail, it is closed when the test is over.
     """
     config = StoreConfig(
         **{
@@ -63,7 +63,7 @@ def make_store(
             **settings,
         }
     )
-    kind = _KeptStore if files is None else MessageStore
+    kind = _KeptStore if files is None or isinstance(files, RoomyFiles) else MessageStore
     return kind(config, clock or ManualClock(), store_host=STORE_HOST, files=files or QuickFiles())
 
 
@@ -120,21 +120,17 @@ def opened(root: Path, *args: Any, **settings: Any) -> MessageStore:
     return store
 
 
+def pending(
+    topic: str = "T", queue_id: int = 0, body: bytes = b"", properties: bytes = b"", **more: Any
+) -> PendingRecord:
+    more = {"tags_code": tags_code(properties), "born_timestamp_ms": 1, "born_host": BORN_HOST, **more}
+    return PendingRecord(topic=topic, queue_id=queue_id, body=body, properties=properties, **more)
+
+
 def put(
     store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any
 ) -> tuple[int, int, int]:
-    return store.appender.put(
-        PendingRecord(
-            topic=topic,
-            queue_id=queue_id,
-            body=body,
-            properties=properties,
-            tags_code=tags_code(properties),
-            born_timestamp_ms=1,
-            born_host=BORN_HOST,
-            **more,
-        )
-    )
+    return store.appender.put(pending(topic, queue_id, body, properties, **more))
 
 
 def flush(store: MessageStore) -> list[tuple[str, int, int]]:
@@ -145,6 +141,11 @@ def flush(store: MessageStore) -> list[tuple[str, int, int]]:
         job.run()
         arrivals += store.pipeline.end_flush(job).arrivals
     return arrivals
+
+
+def put_synced(store: MessageStore, *args: Any, **more: Any) -> None:
+    put(store, *args, **more)
+    flush(store)
 
 
 def checkpoint(store: MessageStore) -> None:

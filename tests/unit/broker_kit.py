@@ -228,6 +228,11 @@ class Bench:
                 return found
             offset = result.next_offset
 
+    def later(self, ms: int) -> None:
+        """Let time pass at once, and tell the broker."""
+        self.clock.advance(ms)
+        self.broker.tick()
+
     def run_for(self, ms: int, step_ms: int = 100) -> None:
         """Let time pass as the shell would: ticks, and the flushes that a store without SYNC_FLUSH gets twice a
         second."""

@@ -15,6 +15,7 @@ from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.grpc.servedcalls import GrpcMethod
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.http2.http2frames import DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM
+from tests.support.wires import Wire
 from tests.unit.http2_kit import BEGIN, Sent, data, frames_of, request, request_block
 
 CALLS: dict[str, Any] = {"name": "gRPC", "max_message_bytes": 100_000, "max_calls": 1_000}
@@ -39,41 +40,6 @@ def parse(data: bytes) -> Text:
 
 def method(serve: Any, *, takes_stream: bool = False) -> GrpcMethod:
     return GrpcMethod("Method", parse, serve, takes_stream)
-
-
-class Wire(asyncio.Transport):
-    """The transport of a connection: what is written is read at once, unless ``is_read`` is False."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("10.0.0.7", 4_711)})
-        self.written = bytearray()
-        self.is_read, self.unread_bytes = True, 0
-        self.is_paused = self.is_closed = False
-
-    def write(self, data: Any) -> None:
-        self.written += data
-        if not self.is_read:
-            self.unread_bytes += len(data)
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread_bytes
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = True
 
 
 class GrpcClientBench:
@@ -107,8 +73,9 @@ class GrpcClientBench:
         """All that the server has said so far, once it is at rest."""
         for _ in range(30):
             await asyncio.sleep(0)
-        self.frames += frames_of(bytes(self.wire.written[self._seen :]))
-        self._seen = len(self.wire.written)
+        written = self.wire.written()
+        self.frames += frames_of(written[self._seen :])
+        self._seen = len(written)
         return self.frames
 
     async def answers(self, stream: int) -> list[bytes]:

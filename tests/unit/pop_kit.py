@@ -130,8 +130,7 @@ def settle(bench: Bench) -> None:
 def pass_time(bench: Bench, ms: int, step_ms: int = 500) -> None:
     """Let the broker live through it."""
     for _ in range(0, ms, step_ms):
-        bench.clock.advance(step_ms)
-        bench.broker.tick()
+        bench.later(step_ms)
         bench.housekeeping()
 
 

@@ -177,8 +177,7 @@ class ProxyBench:
     async def pass_time(self, ms: int, step_ms: int = 500) -> None:
         """Let broker and proxy live through it."""
         for _ in range(0, ms, step_ms):
-            self.bench.clock.advance(step_ms)
-            self.bench.broker.tick()
+            self.bench.later(step_ms)
             self.hear()
             await asyncio.sleep(0)
             await self.renewals.renew_due()

@@ -5,15 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mqspark.broker.transaction.halfmessages import (
-    op_offsets,
-)
-from mqspark.message import (
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    MessageExt,
-    encode_stored_properties,
-)
+from mqspark.broker.transaction.halfmessages import op_offsets
+from mqspark.message import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, MessageExt, encode_stored_properties
 from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.client_bodies import HeartbeatData, ProducerData
 from mqspark.protocol.codes import RequestCode

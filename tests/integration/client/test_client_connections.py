@@ -31,7 +31,6 @@ from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, n
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
-pytestmark = pytest.mark.anyio
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 

@@ -48,8 +48,6 @@ from tests.support.scripted import (
 )
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     "code",

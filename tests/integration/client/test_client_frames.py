@@ -46,8 +46,6 @@ from mqspark.protocol.session import Session
 from mqspark.testing import Broker
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
 WAIT_S = 60.0
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET

@@ -81,7 +81,6 @@ def test_a_missing_name_server_is_named() -> None:
         producer.send(Message("T", b"x"))
 
 
-@pytest.mark.anyio
 async def test_everything_that_needs_a_start_says_so() -> None:
     producer, lite, admin = (
         aio.Producer(NOWHERE, group="g"),
@@ -134,7 +133,6 @@ def test_what_is_no_message(strict: Broker) -> None:
         assert producer.send(Message("Known", b"x")).queue_offset == 0
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["push", "lite", "pop"])
 async def test_a_missing_group(strict: Broker, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async with aio.AdminClient(strict.namesrv) as admin:

@@ -13,7 +13,6 @@ from mqspark.protocol.command import Command
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
 WAITS, GOES = 28, 29
 
 

@@ -33,7 +33,6 @@ from mqspark.testing import Broker
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
-pytestmark = pytest.mark.anyio
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 

@@ -307,7 +307,6 @@ def test_a_listener_stops_its_consumer(
             admin.group_members(group)
 
 
-@pytest.mark.anyio
 async def test_a_coroutine_listener_awaits_the_end(mq_broker: Broker, mq_topic: str) -> None:
     over = asyncio.Event()
 

@@ -33,8 +33,6 @@ from mqspark.record.record import decode_record, encode_record
 from tests.support.scripted import Answer, Scripted, broker, cluster
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_a_look_up_returns_what_was_asked_for_of_all_that_have_the_hash() -> None:
     """RocketMQ's index does not compare."""

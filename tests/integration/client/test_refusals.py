@@ -16,8 +16,6 @@ from mqspark.protocol.command import Command
 from tests.support.scripted import Answer, Scripted, cluster
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 FOUND = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"}
 QUICK = ClientOptions(heartbeat_interval_ms=20, route_interval_ms=20)
 

@@ -96,7 +96,6 @@ def test_what_is_in_the_way_is_named(cluster: Cluster) -> None:
     assert (both.code, f"ok   name server {cluster.namesrv}" in both.out) == (3, True)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("advertised", "says"),
     [
@@ -119,7 +118,6 @@ async def test_an_address_that_nobody_reaches(advertised: str, says: str) -> Non
     assert says in line
 
 
-@pytest.mark.anyio
 async def test_clocks_and_disks_are_judged() -> None:
     runtime = {
         "bootTimestamp": "1700000000000",

@@ -19,7 +19,6 @@ from tests.integration.client.client_kit import FIRST, by_queue, cached_by, crea
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
-pytestmark = pytest.mark.anyio
 
 
 # --- lite pull ----------------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ from tests.support.draws import some
 from tests.support.processes import START_TIMEOUT_S, free_port, ready_line, start, stop, tail
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 ROOT = Path(__file__).parents[3]
 TOPIC, GROUP = "Chaos", "chaos"
 QUEUES = 4

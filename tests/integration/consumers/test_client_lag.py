@@ -41,7 +41,6 @@ def test_a_group_that_has_consumed_nothing_yet(mq_broker: Broker, mq_topic: str)
         assert admin.group_lag("fresh", mq_topic) == 3
 
 
-@pytest.mark.anyio
 async def test_a_group_that_has_only_consumers(mq_broker: Broker, mq_topic: str) -> None:
     async with AioAdminClient(mq_broker.namesrv) as admin:
         await admin.create_topic(mq_topic, queues=2)

@@ -31,7 +31,6 @@ from tests.integration.client.client_kit import cached_by
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
-pytestmark = pytest.mark.anyio
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 

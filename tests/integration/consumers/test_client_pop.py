@@ -29,7 +29,6 @@ from mqspark.testing import Broker, Cluster, FakeClock
 from tests.support.waiting import eventually_async
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
-pytestmark = pytest.mark.anyio
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 REVIVAL_MS = 6_000

@@ -93,7 +93,6 @@ def test_a_backlog_of_low_priority_does_not_hold_up_a_message_of_high_priority(
     assert sorted(received, key=str) == [0] * 200 + [6]
 
 
-@pytest.mark.anyio
 async def test_what_a_priority_cannot_be_combined_with(broker: Broker, mq_topic: str) -> None:
     with_priority = aio.Message.of(mq_topic, "m", priority=1)
     async with aio.Producer(broker.namesrv, group="p") as producer:

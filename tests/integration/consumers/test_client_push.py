@@ -39,9 +39,6 @@ from mqspark.testing import Broker, Cluster
 from tests.integration.client.client_kit import FIRST, Seen, by_queue, cached, create, send_numbers
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
-
 # --- push ---------------------------------------------------------------------------------------------
 
 

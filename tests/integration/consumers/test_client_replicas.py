@@ -31,8 +31,6 @@ from mqspark.testing import FakeClock
 from tests.support.scripted import SILENCE, Answer, Scripted, broker, cluster, refusal, sends
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 QUEUE = MessageQueue("T", "pair", 0)

@@ -24,8 +24,6 @@ from mqspark.testing import Broker
 from tests.integration.client.client_kit import FIRST
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 
 @asynccontextmanager
 async def knowing(broker: Broker, topic: str, queues: int) -> AsyncIterator[tuple[AdminClient, Producer]]:

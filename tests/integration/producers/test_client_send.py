@@ -23,7 +23,6 @@ from mqspark.errors import BrokerError, ConfigError, InvalidMessage
 from mqspark.testing import Broker, FakeClock
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
-pytestmark = pytest.mark.anyio
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 

@@ -31,9 +31,6 @@ from mqspark.errors import (
 from mqspark.testing import Broker, Cluster
 from tests.integration.client.client_kit import FIRST, Seen, create
 
-pytestmark = pytest.mark.anyio
-
-
 # --- sending ------------------------------------------------------------------------------------------
 
 

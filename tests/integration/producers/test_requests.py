@@ -15,8 +15,6 @@ from mqspark.errors import BrokerError, ClientError, InvalidMessage, NoRoute, Re
 from mqspark.testing import Broker, Cluster
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Cluster]:

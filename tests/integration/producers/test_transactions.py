@@ -23,8 +23,6 @@ from mqspark.errors import ConfigError, InvalidMessage
 from mqspark.testing import Broker, Cluster
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 QUICK = {
     "transactionTimeOut": "100",

@@ -22,7 +22,6 @@ from tests.support.users import with_users
 from tests.support.waiting import eventually, eventually_async
 
 
-@pytest.mark.anyio
 async def test_a_name_server_tells_brokers_which_id_is_the_smallest() -> None:
     """One-way, to the addresses that they registered; not when it stops itself."""
     settings = {"listenPort": "0", "bindAddress": "127.0.0.1", "kvConfigPath": ""}

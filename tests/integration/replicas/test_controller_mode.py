@@ -113,7 +113,6 @@ def controlled(store: Path, *controllers: Scripted, **settings: str) -> BrokerAp
     return broker_app(broker_settings({}, Layer("test", values), use_environment=False))
 
 
-@pytest.mark.anyio
 async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +148,6 @@ async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
             await app.kill()
 
 
-@pytest.mark.anyio
 async def test_a_silent_controller_does_not_hold_up_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +177,6 @@ async def test_a_silent_controller_does_not_hold_up_the_others(
             await app.kill()
 
 
-@pytest.mark.anyio
 async def test_a_slave_leaves_a_silent_master_as_soon_as_there_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +214,6 @@ async def test_a_slave_leaves_a_silent_master_as_soon_as_there_is_another(
             await app.kill()
 
 
-@pytest.mark.anyio
 async def test_a_slave_follows_its_master_to_another_address_in_the_same_epoch(tmp_path: Path) -> None:
     """As pods that are started again have other addresses; RocketMQ's controllers give no new epoch for that."""
 
@@ -247,7 +243,6 @@ async def test_a_slave_follows_its_master_to_another_address_in_the_same_epoch(t
             await app.kill()
 
 
-@pytest.mark.anyio
 async def test_two_controllers_with_states_of_their_own_are_not_obeyed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,8 +15,6 @@ from mqspark_server.settings.settings import broker_settings
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize(
     ("setting", "is_silent", "least_s"),

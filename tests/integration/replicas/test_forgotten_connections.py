@@ -20,7 +20,6 @@ from tests.support.remoting import ask, topic_fields
 from tests.support.scripted import Answer, Scripted
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
 HERE = {"bindAddress": "127.0.0.1", "listenPort": "0"}
 
 

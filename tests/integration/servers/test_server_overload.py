@@ -92,7 +92,6 @@ class Harness:
         return list(self.patience.ages_ms)
 
 
-@pytest.mark.anyio
 async def test_what_comes_late_in_long_turns_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness(monkeypatch, 8)
     assert harness.turn(8) == []  # once is a hiccup
@@ -102,7 +101,6 @@ async def test_what_comes_late_in_long_turns_has_waited(monkeypatch: pytest.Monk
     assert harness.turn(8) == []  # it had caught up
 
 
-@pytest.mark.anyio
 async def test_long_turns_with_a_pause_between_are_no_overload(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness(monkeypatch, 8)
     for _ in range(3):

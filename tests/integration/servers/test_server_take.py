@@ -12,7 +12,6 @@ from mqspark.protocol.session import Session
 from tests.integration.servers.test_server_tcp import ECHO, EchoCore, serving
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
 TAKEN = 7
 
 

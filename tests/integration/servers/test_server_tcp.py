@@ -26,8 +26,6 @@ from mqspark_server.net.tcpconnection import RemotingConnection
 from tests.support.toycore import ToyCore
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 ECHO = int(RequestCode.GET_BROKER_RUNTIME_INFO)
 SEND = int(RequestCode.SEND_MESSAGE_V2)
 

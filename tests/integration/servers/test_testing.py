@@ -374,7 +374,6 @@ def test_nothing_is_left_of_clusters_clients_and_killed_brokers(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 async def test_no_task_is_left(ending: str) -> None:
     before = asyncio.all_tasks()
@@ -429,7 +428,6 @@ def test_clock(mq_client, mq_clock):
     assert [message.body for message in reader.poll(timeout_ms=60_000)] == [b"x"]
 
 
-@pytest.mark.anyio
 async def test_asyncio(mq_broker, mq_topic):
     from mqspark.aio import Producer
 

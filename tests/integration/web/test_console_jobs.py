@@ -18,7 +18,6 @@ from tests.integration.web.test_job_server import HOUR_MS, jobs_file, serving
 from tests.support.waiting import eventually_async
 from tests.support.web import get
 
-pytestmark = pytest.mark.anyio
 HOSTILE = "<img src=x onerror=alert(2)>"
 FAILS = (
     "import json, sys, time\n"

@@ -27,7 +27,6 @@ from tests.support.commands import mqspark
 from tests.support.waiting import eventually, eventually_async
 from tests.support.web import get
 
-pytestmark = pytest.mark.anyio
 HOUR_MS = 3_600_000
 
 

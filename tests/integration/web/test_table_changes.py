@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from mqspark.testing import Broker, FakeClock
 from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition
@@ -15,7 +14,6 @@ from tests.integration.web.test_job_server import jobs_file, serving
 from tests.support.users import ROOT, add_user, with_users
 from tests.support.visits import browser, change, log_in
 
-pytestmark = pytest.mark.anyio
 READER = ("reader", "reader-secret")
 
 

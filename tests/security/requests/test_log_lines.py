@@ -22,7 +22,6 @@ from mqspark_server.tiered.archivetier import told_to_clients
 from tests.support.toycore import ToyCore
 
 
-@pytest.mark.anyio
 async def test_refused_and_garbling_peers_cost_one_line_of_a_kind(caplog: pytest.LogCaptureFixture) -> None:
     server = RemotingServer(ToyCore(), [], name="toy", limits=ConnectionLimits(max_connections=2))
     listener = await server.listen(bind_socket("127.0.0.1", 0))

@@ -168,7 +168,6 @@ def name_server(route: TopicRouteData) -> Scripted:
     return Scripted(script)
 
 
-@pytest.mark.anyio
 async def test_clients_say_what_is_wrong_and_live_on() -> None:
     route = data(HUGE)
     async with name_server(route).serving() as names:
@@ -189,7 +188,6 @@ async def test_clients_say_what_is_wrong_and_live_on() -> None:
             await asyncio.to_thread(ask)
 
 
-@pytest.mark.anyio
 async def test_a_producer_sends_to_a_topic_of_65536_queues() -> None:
     one = broker()
     async with one.serving():
@@ -201,7 +199,6 @@ async def test_a_producer_sends_to_a_topic_of_65536_queues() -> None:
             await producer.send(Message.of("T", "x"), queue=MessageQueue("T", "b-0", MAX_QUEUES - 1))
 
 
-@pytest.mark.anyio
 async def test_nonsense_from_a_name_server_does_not_end_the_refreshing_of_routes() -> None:
     one = broker()
     async with one.serving():

@@ -27,8 +27,6 @@ from mqspark_server.net.guards import CONNECTION_S
 from mqspark_server.net.tcp import RING_S, WORK_S, WRITES_AT_ONCE, RemotingServer
 from tests.support.toycore import ToyCore
 
-pytestmark = pytest.mark.anyio
-
 CHEAP, COSTLY, LONG = 1, 2, 3
 COST_S = 0.0005
 REQUESTS = 1_000

@@ -17,8 +17,6 @@ from tests.support.waiting import eventually_async
 
 MB = 1 << 20
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:

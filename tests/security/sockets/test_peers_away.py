@@ -25,8 +25,6 @@ from mqspark_server.peers import escaping as escaping_module
 from mqspark_server.peers.escaping import Escaping
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 
 class Connected:
     alive = True

@@ -46,8 +46,6 @@ from mqspark_server.settings.settings import Layer, broker_settings, file_layer,
 from tests.support.toycore import ToyCore
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 HOST = "127.0.0.1"
 
 

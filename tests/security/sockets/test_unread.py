@@ -87,7 +87,6 @@ def pipelined(count: int) -> bytes:
     return b"".join(encode_request(ECHO, number, None) for number in range(count))
 
 
-@pytest.mark.anyio
 async def test_one_that_does_not_read_is_made_one_answer_above_its_mark() -> None:
     async with serving(bytes(4 * MB), high_water_bytes=4 * MB) as (server, core, port):
         sock = await connected(port)
@@ -98,7 +97,6 @@ async def test_one_that_does_not_read_is_made_one_answer_above_its_mark() -> Non
         await answered(port)
 
 
-@pytest.mark.anyio
 async def test_all_that_do_not_read_have_a_bound_together_and_others_are_served() -> None:
     answer = bytes(MB)
     async with serving(answer, max_unsent_bytes=32 * MB) as (server, _, port):
@@ -114,7 +112,6 @@ async def test_all_that_do_not_read_have_a_bound_together_and_others_are_served(
         await answered(port, 5)
 
 
-@pytest.mark.anyio
 async def test_one_that_does_not_read_is_dropped_and_its_memory_is_free() -> None:
     async with serving(bytes(MB), unread_s=1) as (server, core, port):
         sock = await connected(port)
@@ -126,7 +123,6 @@ async def test_one_that_does_not_read_is_dropped_and_its_memory_is_free() -> Non
         await eventually_async(lambda: len(core.ended) == 1)
 
 
-@pytest.mark.anyio
 async def test_one_that_reads_a_byte_now_and_then_is_dropped_too() -> None:
     async with serving(bytes(MB), unread_s=1) as (server, _, port):
         sock = await connected(port)
@@ -140,7 +136,6 @@ async def test_one_that_reads_a_byte_now_and_then_is_dropped_too() -> None:
         assert server.counts.dropped == 1
 
 
-@pytest.mark.anyio
 async def test_a_slow_reader_gets_everything_however_long_it_takes() -> None:
     async with serving(bytes(256 * 1024), unread_s=1.5, high_water_bytes=MB) as (server, _, port):
         sock = await connected(port)
@@ -156,7 +151,6 @@ async def test_a_slow_reader_gets_everything_however_long_it_takes() -> None:
         assert server.counts.dropped == 0
 
 
-@pytest.mark.anyio
 async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
     async with serving(bytes(MB), idle_s=0.3) as (server, _, port):
         sock = await connected(port)
@@ -165,7 +159,6 @@ async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
         await eventually_async(lambda: server.connections == 0 and server.unread.budget.total == 0)
 
 
-@pytest.mark.anyio
 async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
     from mqspark_server.net import tcpconnection
 
@@ -179,7 +172,6 @@ async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
             await eventually_async(lambda: server.connections == 0 and server.unread.budget.total == 0)
 
 
-@pytest.mark.anyio
 async def test_what_it_is_sent_unasked_counts() -> None:
     """Notifications, questions of tools, replies: others choose when and how large."""
     async with serving(b"", max_unsent_bytes=8 * MB) as (server, core, port):
@@ -195,7 +187,6 @@ async def test_what_it_is_sent_unasked_counts() -> None:
         assert not session.open
 
 
-@pytest.mark.anyio
 async def test_commands_that_wait_for_a_reader_count_as_memory() -> None:
     async with serving(bytes(64 * 1024), high_water_bytes=64 * 1024) as (server, _, port):
         sock = await connected(port)

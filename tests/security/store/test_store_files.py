@@ -138,7 +138,6 @@ def test_a_name_servers_table_and_local_offsets_are_private(tmp_path: Path, umas
     assert modes(tmp_path / "namesrv", files=False) == {0o700}
 
 
-@pytest.mark.anyio
 async def test_local_offsets_are_private(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path / "offsets", "10.0.0.1@1", "G")
     await offsets.write({MessageQueue("T", "b", 0): 1})

@@ -25,8 +25,6 @@ from mqspark.protocol.connection import Connection
 from mqspark.record.record import encode_record
 from tests.support.clocks import ManualClock
 
-pytestmark = pytest.mark.anyio
-
 MIB = 1 << 20
 
 

@@ -17,6 +17,7 @@ from mqspark.errors import ConfigError, IllegalName, InvalidMessage, StoreCorrup
 from mqspark.protocol.codes import RequestCode
 from mqspark_server.authfiles import open_authority
 from tests.support.clocks import ManualClock
+from tests.support.store_tools import complete
 from tests.unit.auth.security_shown import SHOWN, Shown
 from tests.unit.auth.security_table import PAGE, tables
 from tests.unit.auth_kit import ROOT, allow, authority, entry
@@ -152,8 +153,7 @@ def test_the_page_prints_the_table() -> None:
 
 def save(directory: Path, one: object) -> Path:
     for job in one.jobs():  # type: ignore[attr-defined]
-        job.run()
-        job.done()
+        complete([job])
     return directory / "users.auth"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,7 +52,7 @@ def of(bench: Bench) -> Authority:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
+def pair(tmp_path: Path) -> Pair:
     """Each with a key of its own."""
     audited: list[Audited] = []
     master = make_master(
@@ -61,9 +61,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     slave = make_slave(
         tmp_path / "s", new_authority=lambda: authority(tmp_path / "su", audited, b"s" * 32, **CREDENTIALS)
     )
-    yield Pair(master, slave, audited)
-    master.close()
-    slave.close()
+    return Pair(master, slave, audited)
 
 
 def one_round(pair: Pair, change: Callable[[Command], None] = lambda answer: None) -> Command:
@@ -232,7 +230,6 @@ def test_a_master_without_users_leaves_the_slave_its_own(tmp_path: Path, pair: P
     plain = make_master(tmp_path / "plain")
     one_round(pair._replace(master=plain))
     assert may_ask(pair.slave, "alice", ALICE)
-    plain.close()
 
 
 def test_what_cannot_be_the_users_of_a_server_is_not_taken_over(pair: Pair) -> None:

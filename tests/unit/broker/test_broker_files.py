@@ -27,7 +27,7 @@ from mqspark.store.tools.offline import OfflineStore
 from tests.support.store_tools import FaultyFiles
 from tests.support.storefiles import segments_of
 from tests.unit.broker.admin.admin_kit import commit, create, group
-from tests.unit.broker_kit import SEND, Bench, last_registration, namesrv_peer, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, last_registration, namesrv_peer, send_ext
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -35,9 +35,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 # --- files ---
 
 
-def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
+def test_everything_is_there_after_a_restart(bench: Bench, peer: Peer) -> None:
     create(peer, "Kept", attributes="+message.type=FIFO")
     group(peer, "CG")
     peer.ask(SEND, send_ext("Kept"), b"a")
@@ -58,8 +56,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     assert not bench.broker.jobs_due
 
 
-def test_offsets_are_saved_every_five_seconds(bench: Bench) -> None:
-    peer = bench.peer()
+def test_offsets_are_saved_every_five_seconds(bench: Bench, peer: Peer) -> None:
     peer.ask(SEND, send_ext(), b"a")
     group(peer, "CG")
     commit(peer, "CG", "T", 0, 1)
@@ -82,8 +79,7 @@ def test_the_version_of_the_offsets_steps_with_the_commits(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["topics.json", "subscriptionGroup.json", "consumerOffset.json"])
-def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, name: str) -> None:
-    bench = Bench(tmp_path)
+def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path, bench: Bench, name: str) -> None:
     bench.close()
     path = tmp_path / "config" / name
     path.parent.mkdir(exist_ok=True)
@@ -160,8 +156,7 @@ def test_a_template_from_a_file_follows_the_setting(
         assert topic.config.write_queue_nums == 3
 
 
-def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench) -> None:
-    peer = bench.peer()
+def test_expired_messages_are_deleted_when_an_operator_asks(bench: Bench, peer: Peer) -> None:
     for _ in range(4):
         assert peer.ask(SEND, send_ext(), b"x" * (3 << 20)).code == 0
     first = segments_of(bench.directory)[0]
@@ -208,8 +203,7 @@ def test_a_disk_over_the_mark_is_service_not_available(bench: Bench, monkeypatch
     assert peer.ask(SEND, send_ext(), b"after").code == 0
 
 
-def test_retention_settings_are_checked_when_they_are_changed(bench: Bench) -> None:
-    peer = bench.peer()
+def test_retention_settings_are_checked_when_they_are_changed(bench: Bench, peer: Peer) -> None:
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"fileReservedTime=9\ndeleteWhen=25\n")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "deleteWhen" in (answer.remark or "")
@@ -318,9 +312,7 @@ def test_a_table_that_cannot_be_encoded_leaves_its_file(
     assert path.read_bytes() == b"before"
 
 
-def test_long_saves_of_offsets_take_a_tenth_of_the_time(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
+def test_long_saves_of_offsets_take_a_tenth_of_the_time(tmp_path: Path, bench: Bench, peer: Peer) -> None:
     group(peer, "CG")
     peer.ask(SEND, send_ext(), b"a")
     bench.run_jobs()
@@ -350,10 +342,8 @@ def test_long_saves_of_offsets_take_a_tenth_of_the_time(tmp_path: Path) -> None:
 
 
 def test_the_backup_of_a_file_that_is_missing_is_used_and_that_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, bench: Bench, peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
     group(peer, "CG")
     peer.ask(SEND, send_ext(), b"a")
     commit(peer, "CG", "T", 0, 1)
@@ -410,46 +400,7 @@ def test_an_older_table_of_topics_hides_no_stored_message(tmp_path: Path, with_b
     assert bench.store.damages.found == []
 
 
-TABLES = ("topics", "subscriptionGroup", "consumerOffset")
-
-
-@pytest.mark.parametrize("name", [*TABLES, "all"])
-def test_an_older_file_of_a_table_is_reported_once(tmp_path: Path, name: str) -> None:
-    """Also where it hides no stored message. A kill after a save is no older file."""
-    bench = Bench(tmp_path, consumer_offset_update_version_step=1)
-    peer, config = bench.peer(), tmp_path / "config"
-
-    def change(number: int) -> None:
-        assert create(peer, f"T{number}") == 0
-        group(peer, f"g{number}")
-        assert peer.ask(SEND, send_ext("T", 0), b"x").code == 0
-        assert commit(peer, "g1", "T", 0, number) == 0
-        bench.run_for(6_000)
-        bench.run_jobs()
-
-    change(1)
-    older = {path.name: path.read_bytes() for path in config.iterdir()}
-    change(2)
-    bench.crash()
-    assert bench.store.damages.found == []
-    bench.close()
-    wanted = [f"{each}.json" for each in (TABLES if name == "all" else (name,))]
-    for each in wanted:
-        (config / each).write_bytes(older[each])
-    found = found_in_tables(OfflineStore(bench.store_config), bench.clock)
-    assert sorted(each.text.split()[0] for each in found if each.kind == "config.older") == sorted(wanted)
-    bench.open()
-    assert [each.text for each in bench.store.damages.found] == [each.text for each in found]
-    assert all("version" in each.text for each in found)
-    peer = bench.peer()
-    change(3)
-    bench.reopen()
-    assert bench.store.damages.found == []
-
-
-def test_newer_tables_beside_an_older_log_are_reported(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
+def test_newer_tables_beside_an_older_log_are_reported(tmp_path: Path, bench: Bench) -> None:
     bench.close()
     older = tmp_path.with_name("older")
     shutil.copytree(tmp_path, older)
@@ -467,9 +418,8 @@ def test_newer_tables_beside_an_older_log_are_reported(tmp_path: Path) -> None:
     assert [each.kind for each in bench.store.damages.found] == ["config.ahead"]
 
 
-def test_a_slave_cleans_up_no_topic_before_it_knows_its_masters(tmp_path: Path) -> None:
+def test_a_slave_cleans_up_no_topic_before_it_knows_its_masters(tmp_path: Path, bench: Bench) -> None:
     """Its own table may be an older one."""
-    bench = Bench(tmp_path)
     assert bench.peer().ask(SEND, send_ext("T", 2), b"x").code == 0
     bench.close()
     (tmp_path / "config/topics.json").write_text('{"topicConfigTable":{}}')

@@ -14,15 +14,13 @@ from mqspark.store.disk.files import StrPath
 from tests.support.remoting import topic_fields
 from tests.support.store_tools import QuickFiles
 from tests.unit.broker.send.test_broker_send import SEND, send_ext
-from tests.unit.broker_kit import Bench
+from tests.unit.broker_kit import Bench, Peer
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS, errno.ENOSPC])
 def test_sends_are_refused_after_a_failed_save_but_not_for_want_of_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+    tmp_path: Path, bench: Bench, peer: Peer, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
     assert peer.ask(SEND, send_ext(), b"a").code == ResponseCode.SUCCESS
     rename = OsFiles.rename
 
@@ -54,10 +52,8 @@ def test_sends_are_refused_after_a_failed_save_but_not_for_want_of_space(
 
 @pytest.mark.parametrize("verb", ["sync", "write"])
 def test_a_timer_log_that_fails_stops_sends_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+    bench: Bench, peer: Peer, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
     assert (
         peer.ask(SEND, send_ext(properties="TIMER_DELAY_MS\x0160000\x02"), b"a").code == ResponseCode.SUCCESS
     )

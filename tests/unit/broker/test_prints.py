@@ -38,14 +38,12 @@ def test_positions_are_printed_every_minute_while_something_happens(
     ]
 
 
-def test_a_slave_that_is_behind_is_printed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(tmp_path)
+def test_a_slave_that_is_behind_is_printed(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "mqspark.broker.prints")
     bench.peer().ask(SEND, send_ext(), b"x")
     replica = bench.broker.role.replicas.connect("10.0.0.2:1")
     replica.received(bytes(8))
-    bench.clock.advance(10_000)
-    bench.broker.tick()
+    bench.later(10_000)
     end = bench.store.log.position
     assert f"the slave that is farthest behind lacks {end} bytes of the log" in caplog.text
 
@@ -55,14 +53,12 @@ def test_watermarks_are_printed_every_second_for_those_who_debug(
 ) -> None:
     bench = Bench(tmp_path, sync=True)
     caplog.set_level("INFO", "mqspark.watermark")
-    bench.clock.advance(10_000)
-    bench.broker.tick()
+    bench.later(10_000)
     assert "[WATERMARK]" not in caplog.text
     caplog.set_level("DEBUG", "mqspark.watermark")
     bench.peer().give(SEND, send_ext(), b"x")
     bench.broker.turn()
-    bench.clock.advance(1_000)
-    bench.broker.tick()
+    bench.later(1_000)
     assert "[WATERMARK] sends: 1 wait, the first one for 1000 ms" in caplog.text
     caplog.clear()
     bench.broker.tick()

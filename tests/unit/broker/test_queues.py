@@ -29,8 +29,7 @@ def batch_topic(peer: Peer, name: str = "B") -> None:
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, changed).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_batch_of_a_batch_topic_stays_one_record(bench: Bench, peer: Peer) -> None:
     batch_topic(peer)
     ends = {"topic": "B", "queueId": "0"}
     assert peer.ask(RequestCode.GET_MIN_OFFSET, ends).ext["offset"] == "-1"
@@ -71,8 +70,7 @@ def test_producers_may_not_say_inner_batch(bench: Bench) -> None:
     assert bench.peer().ask(SEND, send_ext("T", f=str(0x80)), b"x").code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_a_message_enters_the_light_queues_it_names(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_message_enters_the_light_queues_it_names(bench: Bench, peer: Peer) -> None:
     names = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
     for number in range(3):
         assert peer.ask(SEND, send_ext(properties=names), b"both %d" % number).code == 0
@@ -122,8 +120,7 @@ def test_light_offsets_have_their_own_file(bench: Bench) -> None:
     assert bench.broker.state.offsets.query("g", "T", 1) == 5
 
 
-def test_groups_of_light_queues_need_not_be_made_and_are_not_kept(bench: Bench) -> None:
-    peer = bench.peer()
+def test_groups_of_light_queues_need_not_be_made_and_are_not_kept(peer: Peer) -> None:
     assert peer.ask(SEND, send_ext(properties="INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), b"x").code == 0
     place = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
     assert peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": "1"}).code == 0

@@ -9,8 +9,6 @@ import pytest
 from mqspark.client.producer.send_window import Window
 from mqspark.errors import ConfigError
 
-pytestmark = pytest.mark.anyio
-
 
 def enter(window: Window, size_bytes: int) -> None:
     window.count += 1

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,9 +31,9 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.signature import Signer
+from tests.support.wires import Wire
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
-pytestmark = pytest.mark.anyio
 
 
 def recorded(name: str, code: int, direction: str = "c2s") -> Iterator[Command]:
@@ -42,33 +41,6 @@ def recorded(name: str, code: int, direction: str = "c2s") -> Iterator[Command]:
         frame = json.loads(line)
         if frame["code"] == code and frame["dir"] == direction:
             yield Connection().receive_data(bytes.fromhex(frame["frame_hex"]))[0]
-
-
-class Wire(asyncio.Transport):
-    """A transport that keeps what is written, in the writes it came in."""
-
-    def __init__(self) -> None:
-        super().__init__({"peername": ("10.0.0.5", 1)})
-        self.writes: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.writes.append(bytes(data))
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self.high = high
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def commands(self) -> list[Command]:
-        return Connection().receive_data(b"".join(self.writes))
 
 
 def connected(

@@ -21,7 +21,6 @@ from mqspark.message import MessageExt
 from tests.support.clocks import ManualClock
 from tests.support.receivedmessages import received
 
-pytestmark = pytest.mark.anyio
 WAIT_S = 60
 TIMEOUT_MS = 1_000
 

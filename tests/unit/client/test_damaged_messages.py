@@ -24,7 +24,6 @@ from mqspark.record.record import decode_pull, encode_record
 from tests.support.clocks import ManualClock
 from tests.unit.client.test_popped import popped
 
-pytestmark = pytest.mark.anyio
 QUEUE = MessageQueue("T", "b-a", 0)
 
 

@@ -171,8 +171,7 @@ def test_plans_of_all_members_settle_on_one_owner_each(
     assert sorted(final) == queues
 
 
-def test_rebalance_timer() -> None:
-    clock = ManualClock()
+def test_rebalance_timer(clock: ManualClock) -> None:
     timer = RebalanceTimer(clock, 20_000)
     assert timer.wait_ms() == 0
     timer.ran(balanced=True)
@@ -308,8 +307,7 @@ def test_a_retry_goes_to_another_broker() -> None:
     assert chooser.choose(TWO_BROKERS[:2], "a").broker_name == "a"
 
 
-def test_an_unreachable_broker_is_left_alone_for_ten_seconds() -> None:
-    clock = ManualClock()
+def test_an_unreachable_broker_is_left_alone_for_ten_seconds(clock: ManualClock) -> None:
     faults = FaultTable(clock)
     chooser = QueueChooser(faults)
     faults.record("a", 0, isolate=True)
@@ -334,8 +332,7 @@ def test_with_all_brokers_at_fault_sending_goes_on() -> None:
     ("latency_ms", "penalty_ms"),
     [(549, 0), (550, 2_000), (1_800, 5_000), (3_000, 6_000), (5_000, 10_000), (15_000, 30_000)],
 )
-def test_penalties(latency_ms: int, penalty_ms: int) -> None:
-    clock = ManualClock()
+def test_penalties(clock: ManualClock, latency_ms: int, penalty_ms: int) -> None:
     faults = FaultTable(clock)
     faults.record("a", latency_ms)
     clock.advance(max(0, penalty_ms - 1))
@@ -344,8 +341,7 @@ def test_penalties(latency_ms: int, penalty_ms: int) -> None:
     assert faults.available("a")
 
 
-def test_a_penalty_is_only_extended() -> None:
-    clock = ManualClock()
+def test_a_penalty_is_only_extended(clock: ManualClock) -> None:
     faults = FaultTable(clock)
     faults.record("a", 20_000)
     faults.record("a", 600)

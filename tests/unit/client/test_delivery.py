@@ -7,12 +7,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
 from mqspark.client.delivery.delivery import Delivery, Ended, Listener, Outcome, Skipped, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 
-pytestmark = pytest.mark.anyio
 PROCESS = ProcessQueue(0)
 WAIT_S = 60
 

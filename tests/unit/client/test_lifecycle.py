@@ -7,8 +7,6 @@ import pytest
 from mqspark.client.life import lifecycle
 from mqspark.client.life.lifecycle import Tasks
 
-pytestmark = pytest.mark.anyio
-
 
 async def test_work_that_is_kept_begins_again_after_a_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -222,7 +222,6 @@ def serving(listen: Callable[[MessageExt], Awaitable[None]], locks: AllLocks) ->
     )
 
 
-@pytest.mark.anyio
 async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -248,7 +247,6 @@ async def test_a_stop_releases_the_locks_of_queues_whose_coroutine_has_not_begun
     assert [process.commit_offset for process in processes] == [1, 0, 0]
 
 
-@pytest.mark.anyio
 async def test_a_queue_whose_lock_is_lost_again_and_again_keeps_nothing_of_it() -> None:
     """Its listener processes one message all the while."""
     begun, go_on, over = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -11,17 +11,10 @@ from typing import Any
 
 import pytest
 
-from mqspark.client.delivery.delivery import (
-    ConsumeStatus,
-    Outcome,
-    RetryLater,
-    failure_of,
-    make_delivery,
-)
+from mqspark.client.delivery.delivery import ConsumeStatus, Outcome, RetryLater, failure_of, make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.hooks.hooks import ConsumeContext, ConsumeKind, Intercepted, Interceptor, let_through
 
-pytestmark = pytest.mark.anyio
 WAIT_S = 60
 
 

@@ -11,7 +11,6 @@ from mqspark.base.clock import MovableClock, SystemClock
 from mqspark.client.life.pauses import NOTHING_DUE_MS, Timers
 from mqspark.testing import FakeClock
 
-pytestmark = pytest.mark.anyio
 HOUR_S = 3_600
 
 

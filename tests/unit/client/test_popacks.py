@@ -7,8 +7,6 @@ from collections.abc import Hashable
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from mqspark.base.logs import Outages
 from mqspark.client.pop.popacks import MAX_SPAN, PopAcks
 from mqspark.errors import BrokerError
@@ -16,8 +14,6 @@ from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import BatchAckMessageRequestBody
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.receipts import Receipt
-
-pytestmark = pytest.mark.anyio
 
 ACK, BATCH_ACK, CHANGE = (
     RequestCode.ACK_MESSAGE,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import pytest
-
 from mqspark.base.clock import SystemClock
 from mqspark.client.life.pauses import Timers
 from mqspark.client.pop.popordered import PoppedInOrder, PoppedQueue
@@ -97,7 +95,6 @@ def fresh(*offsets: int, queue_id: int = 0, pop_time_ms: int = 1) -> list[Popped
     return popped(*offsets, queue_id=queue_id, pop_time_ms=pop_time_ms, deadline=time.monotonic() + WAIT_S)
 
 
-@pytest.mark.anyio
 async def test_queues_do_not_wait_for_each_other() -> None:
     consumer = Consumer()
     first, second = fresh(1, 2), fresh(7, queue_id=1)
@@ -109,7 +106,6 @@ async def test_queues_do_not_wait_for_each_other() -> None:
     consumer.queues.stop()
 
 
-@pytest.mark.anyio
 async def test_a_queue_that_has_rested_goes_on() -> None:
     consumer = Consumer()
     one, two = fresh(1, 2)
@@ -120,7 +116,6 @@ async def test_a_queue_that_has_rested_goes_on() -> None:
     assert consumer.submitted == [one, one, two]
 
 
-@pytest.mark.anyio
 async def test_the_last_message_is_renewed_while_another_runs() -> None:
     consumer = Consumer(invisible_ms=30)
     one, two = fresh(1, 2)
@@ -133,7 +128,6 @@ async def test_the_last_message_is_renewed_while_another_runs() -> None:
     assert consumer.submitted == [one]
 
 
-@pytest.mark.anyio
 async def test_what_was_handed_out_to_another_is_forgotten() -> None:
     consumer = Consumer(invisible_ms=30, is_ours=False)
     one, two = fresh(1, 2)

@@ -683,8 +683,7 @@ class MemoryState:
         return StoreCorrupt(why, path="memory")
 
 
-def test_a_controller_of_several_answers_while_its_lease_holds() -> None:
-    clock = ManualClock()
+def test_a_controller_of_several_answers_while_its_lease_holds(clock: ManualClock) -> None:
     core = ElectedController(ControllerConfig(**ETCD), clock, "me:1")
     state = MemoryState()
     peer = Peer(core, Session(1, "127.0.0.1", 40_001, []))
@@ -734,9 +733,8 @@ def test_a_controller_of_several_answers_while_its_lease_holds() -> None:
         core.lead(MemoryState(b"{"), clock.monotonic_ms() + 5_000)
 
 
-def test_a_controller_knows_who_is_alive_before_it_leads() -> None:
+def test_a_controller_knows_who_is_alive_before_it_leads(clock: ManualClock) -> None:
     """A master that died with the leader is replaced by the next one (apache/rocketmq 5712)."""
-    clock = ManualClock()
     core = ElectedController(ControllerConfig(**ETCD), clock, "me:1")
     replicas = {str(number): {"address": f"h{number}:1", "checkCode": "x"} for number in (1, 2)}
     saved = {

@@ -31,20 +31,14 @@ from mqspark.errors import ConfigError, MQError
 from mqspark.message import MessageQueue
 from mqspark.store.disk.notes.archivednote import ARCHIVED, decode_archived, encode_archived
 from mqspark_jobs import archive as job
-from mqspark_jobs.archive import (
-    ArchiveOptions,
-    UnitTask,
-    archive_unit,
-    group_units,
-    plan_units,
-)
+from mqspark_jobs.archive import ArchiveOptions, UnitTask, archive_unit, group_units, plan_units
 from mqspark_jobs.deltacommit import _add
 from mqspark_jobs.logcuts import cuts
 from mqspark_jobs.rowfiles import RowFile
 from tests.support.archive_tools import archived_mark
 from tests.support.clocks import ManualClock
 from tests.support.jobs_tools import InProcessSpark, filled_store, quiet
-from tests.support.store_tools import RoomyFiles, clean, drain, flush, opened, put
+from tests.support.store_tools import RoomyFiles, clean, drain, opened, put_synced
 
 
 def test_plans_are_functions_of_names_and_numbers() -> None:
@@ -228,13 +222,11 @@ def test_the_seam_has_neither_gap_nor_overlap(tmp_path: Path) -> None:
     )
 
 
-def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_retention_waits_for_the_archive(tmp_path: Path, clock: ManualClock) -> None:
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, delete_archived_only=True, delete_when="", file_reserved_time=1)
     for _ in range(100):
-        put(store, "T", 0, b"x" * 300)
-        flush(store)
+        put_synced(store, "T", 0, b"x" * 300)
     files.expired = {segment.path.name for segment in store.log.segments}
 
     def cleaned() -> int:
@@ -246,7 +238,6 @@ def test_retention_waits_for_the_archive(tmp_path: Path) -> None:
     write_bytes(str(tmp_path / ARCHIVED), b"something else")
     assert cleaned() == 2 * 4096
     assert archived_mark(str(tmp_path)) == decode_archived(b"") == 0
-    store.close()
 
 
 QUEUE = MessageQueue("T", "b", 0)

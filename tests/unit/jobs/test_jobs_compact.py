@@ -14,7 +14,7 @@ from mqspark.record.record import decode_record, encode_record, tags_code
 from mqspark.store.compaction.compacted import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations
-from tests.support.store_tools import finish_deletions, flush, opened, put
+from tests.support.store_tools import finish_deletions, flush, opened, put, put_synced
 
 HOST = encode_host("127.0.0.1", 10911)
 FILE_BYTES = 600
@@ -53,8 +53,7 @@ def store(tmp_path: Path) -> Path:
     own = opened(tmp_path)
     for number in range(100):
         put(own, "C", 0, b"new%d" % number, b"KEYS\x01k%d\x02" % (number % 40))
-        put(own, "Other", 0, b"x" * 60)
-        flush(own)
+        put_synced(own, "Other", 0, b"x" * 60)
     middle = own.table.queues[("C", 0)].entry(50)
     own.close()
     assert middle is not None

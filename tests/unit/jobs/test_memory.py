@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from tests.support.processes import run_to_end
-from tests.support.store_tools import BORN_HOST, make_store
+from tests.support.store_tools import make_store, put
 
 LOG_BYTES = 384 << 20
 ROOM_BYTES = 256 << 20
@@ -78,16 +77,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     while own.log.position < LOG_BYTES:
         body = bytes(2 << 20) if count % 1000 == 999 else b"x" * 4096
         properties = b"KEYS\x01k%d\x02UNIQ_KEY\x01u%032d\x02" % (count % 5000, count)
-        own.appender.put(
-            PendingRecord(
-                topic="T",
-                queue_id=count % 2,
-                body=body,
-                properties=properties,
-                born_timestamp_ms=1_700_000_000_000,
-                born_host=BORN_HOST,
-            )
-        )
+        put(own, "T", count % 2, body, properties, born_timestamp_ms=1_700_000_000_000)
         count += 1
         if count % 64 == 0:
             own.pipeline.commit()

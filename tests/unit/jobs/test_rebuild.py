@@ -14,7 +14,6 @@ from mqspark.arrow.files.logfiles import LogFile, list_log
 from mqspark.errors import StoreCorrupt
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
@@ -29,7 +28,7 @@ from mqspark_jobs.rebuild_plan import RebuildOptions, index_names, plan_queues, 
 from mqspark_jobs.swap import Swap
 from tests.support.draws import some
 from tests.support.jobs_tools import InProcessSpark, Killed, filled_store, quiet, tree
-from tests.support.store_tools import BORN_HOST, crash, drain, flush, opened, put, query
+from tests.support.store_tools import crash, drain, opened, pending, put, put_synced, query
 
 SMALL = {"queue_file_bytes": 200, "index_shape": Shape(16, 32)}
 
@@ -76,18 +75,9 @@ def fill_batches(root: Path, count: int) -> MessageStore:
         else:
             body = encode_batch([Message(topic="B", body=body) for body in bodies])
             store.appender.put_inner_batch(
-                PendingRecord(
-                    topic="B",
-                    queue_id=number % 2,
-                    body=body,
-                    properties=b"UNIQ_KEY\x01u%d\x02" % number,
-                    born_timestamp_ms=1,
-                    born_host=BORN_HOST,
-                ),
-                len(bodies),
+                pending("B", number % 2, body, b"UNIQ_KEY\x01u%d\x02" % number), len(bodies)
             )
-        put(store, "Plain", 0, b"x" * (number % 50), b"TAGS\x01t\x02")
-        flush(store)
+        put_synced(store, "Plain", 0, b"x" * (number % 50), b"TAGS\x01t\x02")
     return store
 
 
@@ -137,7 +127,6 @@ def test_units_of_queues_that_have_them(tmp_path: Path) -> None:
     assert summary["mode"] == "sealed segments of a live broker"
     assert summary["files_replaced"] == 0
     assert {queue: drain(serving, *queue) for queue in serving.table.queues} == expected
-    serving.close()
 
 
 def kill_at_rename(monkeypatch: pytest.MonkeyPatch, root: Path, limit: int) -> None:
@@ -260,7 +249,6 @@ def test_a_live_broker_keeps_what_it_writes(tmp_path: Path) -> None:
     assert summary["files_compared"] > 20
     assert summary["files_replaced"] == 1
     assert {name: tree(tmp_path / name) for name in own} == own
-    store.close()
 
 
 def test_damage_becomes_fillers_as_in_the_brokers_recovery(tmp_path: Path) -> None:
@@ -311,16 +299,7 @@ def test_a_topic_that_was_deleted_and_made_again(
 def test_batches_of_a_deleted_topic_do_not_tell_what_its_queues_are_now(tmp_path: Path) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=400)
     store.appender.use_batch_queues("T")
-    store.appender.put_inner_batch(
-        PendingRecord(
-            topic="T",
-            queue_id=0,
-            body=bytes(100),
-            born_timestamp_ms=1,
-            born_host=bytes(8),
-        ),
-        2,
-    )
+    store.appender.put_inner_batch(pending("T", 0, bytes(100)), 2)
     store.delete_topic("T")
     for _ in range(9):
         put(store, "T", 0, b"simple")

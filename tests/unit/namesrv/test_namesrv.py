@@ -33,6 +33,11 @@ from tests.support.store_tools import complete
 from tests.unit.broker_kit import Peer, namesrv_peer
 
 
+@pytest.fixture
+def peer() -> Peer:
+    return namesrv_peer()[2]
+
+
 def another(peer: Peer) -> Peer:
     session_id = peer.session.id + 1
     return Peer(peer.core, Session(session_id, "127.0.0.1", 40_000 + session_id, []))
@@ -89,8 +94,7 @@ def cluster(peer: Peer) -> Any:
     return json.loads(peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO).body)
 
 
-def test_a_registered_broker_is_in_routes_and_cluster() -> None:
-    _, _, peer = namesrv_peer()
+def test_a_registered_broker_is_in_routes_and_cluster(peer: Peer) -> None:
     assert route(peer, "T") is None
     answer = register(peer, TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=2), "U")
     assert (answer.code, answer.ext, bytes(answer.body)) == (0, {}, b"")
@@ -111,14 +115,12 @@ def test_a_registered_broker_is_in_routes_and_cluster() -> None:
     assert cluster(peer)["clusterAddrTable"] == {"c1": ["b-a"]}
 
 
-def test_a_compressed_registration() -> None:
-    _, _, peer = namesrv_peer()
+def test_a_compressed_registration(peer: Peer) -> None:
     assert register(peer, "T", "U", compress=True).code == 0
     assert route(peer, "U") is not None
 
 
-def test_registrations_that_are_refused() -> None:
-    _, _, peer = namesrv_peer()
+def test_registrations_that_are_refused(peer: Peer) -> None:
     assert register(peer, "T", "U", bodyCrc32="7").code == ResponseCode.SYSTEM_ERROR
     lonely = register(peer, "T")
     assert (lonely.code, lonely.remark) == (ResponseCode.SYSTEM_ERROR, "register broker failed")
@@ -128,8 +130,7 @@ def test_registrations_that_are_refused() -> None:
     assert register(peer, "T", counter=2).code == 0  # and one is, once registered
 
 
-def test_topics_follow_the_data_version() -> None:
-    _, _, peer = namesrv_peer()
+def test_topics_follow_the_data_version(peer: Peer) -> None:
     register(peer, "T", "U")
     changed = TopicConfig(topic_name="T", write_queue_nums=1)
     register(peer, changed, "U")  # the same version: nothing new
@@ -145,8 +146,7 @@ def test_topics_follow_the_data_version() -> None:
     assert route(strict, "T") is None
 
 
-def test_masters_and_slaves() -> None:
-    _, _, peer = namesrv_peer()
+def test_masters_and_slaves(peer: Peer) -> None:
     slave = another(peer)
     alone = register(slave, "T", "U", broker_id=1, address="10.0.0.2:10911")
     assert alone.ext == {}
@@ -163,15 +163,13 @@ def test_masters_and_slaves() -> None:
     assert cluster(peer) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
-def test_a_slave_that_becomes_master_changes_its_id() -> None:
-    _, _, peer = namesrv_peer()
+def test_a_slave_that_becomes_master_changes_its_id(peer: Peer) -> None:
     register(peer, "T", "U", broker_id=1)
     register(peer, "T", "U", broker_id=0, counter=2)
     assert route(peer, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
 
 
-def test_an_acting_master_is_read_only() -> None:
-    _, _, peer = namesrv_peer()
+def test_an_acting_master_is_read_only(peer: Peer) -> None:
     register(peer, "T", "U", broker_id=2, enableActingMaster="true")
     assert route(peer, "T")["queueDatas"][0]["perm"] == 4
 
@@ -308,8 +306,7 @@ def test_notices_are_bounded() -> None:
     assert len(notices(core)) == 3
 
 
-def test_an_older_state_version_does_not_take_the_id() -> None:
-    _, _, peer = namesrv_peer()
+def test_an_older_state_version_does_not_take_the_id(peer: Peer) -> None:
     register(peer, "T", "U", state_version=5)
     answer = register(peer, "T", "U", address="10.0.0.9:10911", state_version=4)
     assert (answer.code, answer.ext) == (0, {})
@@ -349,8 +346,7 @@ def test_a_broker_may_ask_for_a_shorter_expiry() -> None:
     assert route(another(peer), "T") is None
 
 
-def test_the_end_of_the_connection_unregisters_at_once() -> None:
-    _, _, peer = namesrv_peer()
+def test_the_end_of_the_connection_unregisters_at_once(peer: Peer) -> None:
     old, new = another(peer), another(another(peer))
     register(old, "T", "U")
     register(new, "T", "U")  # reconnected before the old connection ended
@@ -381,8 +377,7 @@ def test_data_versions() -> None:
 # --- topics ---
 
 
-def test_write_permission() -> None:
-    _, _, peer = namesrv_peer()
+def test_write_permission(peer: Peer) -> None:
     register(peer, "T", "U", TopicConfig(topic_name="V", perm=4))
     wiped = peer.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b-a"})
     assert wiped.ext == {"wipeTopicCount": "3"}
@@ -399,8 +394,7 @@ def topics_of(peer: Peer, code: int, ext: dict[str, str] | None = None) -> list[
     return sorted(json.loads(peer.ask(code, ext).body)["topicList"])
 
 
-def test_topic_lists() -> None:
-    _, _, peer = namesrv_peer()
+def test_topic_lists(peer: Peer) -> None:
     register(
         peer,
         "T",
@@ -462,8 +456,7 @@ def test_a_list_of_very_many_topics_comes_in_slices(code: int, ext: dict[str, st
     assert list(core.routes.topic_names()) == names[1:-1]
 
 
-def test_delete_and_register_a_topic() -> None:
-    _, _, peer = namesrv_peer()
+def test_delete_and_register_a_topic(peer: Peer) -> None:
     register(peer, "T", "U")
     register(peer, "T", "U", name="b-b", address="10.0.0.2:10911", cluster="c2")
     assert peer.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "c1"}).code == 0
@@ -479,8 +472,7 @@ def test_delete_and_register_a_topic() -> None:
     assert peer.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T"}).code == 0
 
 
-def test_member_group() -> None:
-    _, _, peer = namesrv_peer()
+def test_member_group(peer: Peer) -> None:
     register(peer, "T", "U")
     ext = {"clusterName": "c1", "brokerName": "b-a"}
     group = json.loads(peer.ask(RequestCode.GET_BROKER_MEMBER_GROUP, ext).body)["brokerMemberGroup"]
@@ -492,8 +484,7 @@ def test_member_group() -> None:
 # --- key-value table ---
 
 
-def test_key_values() -> None:
-    _, _, peer = namesrv_peer()
+def test_key_values(peer: Peer) -> None:
     entry = {"namespace": "ns", "key": "k"}
     missing = peer.ask(RequestCode.GET_KV_CONFIG, entry)
     assert missing.code == ResponseCode.QUERY_NOT_FOUND
@@ -511,8 +502,7 @@ def test_key_values() -> None:
     assert peer.ask(RequestCode.PUT_KV_CONFIG, {"key": "k"}).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_ordered_topics() -> None:
-    _, _, peer = namesrv_peer()
+def test_ordered_topics(peer: Peer) -> None:
     order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "b-a:4"}
     peer.ask(RequestCode.PUT_KV_CONFIG, order)
     assert json.loads(register(peer, "T", "U").body) == {"table": {"T": "b-a:4"}}
@@ -574,8 +564,7 @@ def test_changed_settings_go_into_the_file(tmp_path: Path) -> None:
 # --- settings and the rest ---
 
 
-def test_settings() -> None:
-    _, _, peer = namesrv_peer()
+def test_settings(peer: Peer) -> None:
     text = bytes(peer.ask(RequestCode.GET_NAMESRV_CONFIG).body).decode()
     assert "orderMessageEnable=false\n" in text
     for change, code in (
@@ -591,8 +580,7 @@ def test_settings() -> None:
     assert "orderMessageEnable=false\n" in bytes(peer.ask(RequestCode.GET_NAMESRV_CONFIG).body).decode()
 
 
-def test_unknown_codes() -> None:
-    _, _, peer = namesrv_peer()
+def test_unknown_codes(peer: Peer) -> None:
     answer = peer.ask(9999)
     assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
 
@@ -607,8 +595,7 @@ def names_in(answer: Command) -> tuple[list[str], list[str]]:
     return sorted(brokers), sorted(each["brokerName"] for each in found["queueDatas"])
 
 
-def test_a_client_in_zone_mode_gets_the_brokers_of_its_zone() -> None:
-    _, _, peer = namesrv_peer()
+def test_a_client_in_zone_mode_gets_the_brokers_of_its_zone(peer: Peer) -> None:
     for number, zone in enumerate(("East", "west", "")):
         register(peer, "T", "T2", name=f"b-{number}", address=f"10.0.0.{number}:10911", __ZONE_NAME=zone)
 
@@ -632,8 +619,7 @@ def test_a_client_in_zone_mode_gets_the_brokers_of_its_zone() -> None:
     assert ask(__ZONE_MODE="true", __ZONE_NAME="east") == ([], [])  # not what was remembered
 
 
-def test_a_broker_without_a_master_is_in_the_routes_of_all_zones() -> None:
-    _, _, peer = namesrv_peer()
+def test_a_broker_without_a_master_is_in_the_routes_of_all_zones(peer: Peer) -> None:
     register(peer, "T", "T2", name="b-w", address="10.0.0.1:10911", __ZONE_NAME="west")
     register(peer, "T", "T2", name="b-w", broker_id=1, address="10.0.0.2:10911", __ZONE_NAME="west")
     ext = {"topic": "T", "__ZONE_MODE": "true", "__ZONE_NAME": "east"}

@@ -43,9 +43,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicQueueMappingInfo,
     TopicRouteData,
 )
-from mqspark.protocol.servers.registration import (
-    decode_topic_line,
-)
+from mqspark.protocol.servers.registration import decode_topic_line
 from tests.support.frames import decode_register_body, encode_register_body, encode_topic_line
 from tests.support.protocol_classes import BODIES as BODIES_BY_NAME
 from tests.support.slices import sliced

@@ -9,15 +9,7 @@ import msgspec
 import pytest
 
 from mqspark.errors import InvalidMessage
-from mqspark_server.actions.fields import (
-    FormReader,
-    GroupName,
-    Line,
-    ListField,
-    Text,
-    TopicName,
-    fields_of,
-)
+from mqspark_server.actions.fields import FormReader, GroupName, Line, ListField, Text, TopicName, fields_of
 from mqspark_server.actions.useractions import PutUser
 from mqspark_server.console.pages import SECTIONS
 from mqspark_server.console.visitors import Form, sent_fields

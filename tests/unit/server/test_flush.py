@@ -19,8 +19,6 @@ from tests.support.store_tools import QuickFiles, kernel_sync
 from tests.support.waiting import eventually_async
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
-pytestmark = pytest.mark.anyio
-
 
 class Once:
     def __init__(self, run: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:

@@ -12,13 +12,6 @@ from mqspark.errors import ConfigError
 from mqspark_server.net.httpget import NotAnswered, WebServer
 from mqspark_server.settings.settings import broker_settings, override_layer
 
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
 
 @asynccontextmanager
 async def answering(answer: Callable[[bytes], bytes | None]) -> AsyncIterator[tuple[WebServer, list[bytes]]]:

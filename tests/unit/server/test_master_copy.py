@@ -17,7 +17,7 @@ from mqspark.store.compaction.compacted import COMPACTED, read_current
 from mqspark.store.messages.fetch import GetStatus
 from mqspark_server.compacting.mastercopy import MasterCopy
 from mqspark_server.net.outbound import Outbound
-from tests.support.store_tools import drain, flush, opened, put
+from tests.support.store_tools import drain, opened, put_synced
 from tests.support.storefiles import segments_of
 
 MAX_ANSWERED = 8
@@ -62,28 +62,28 @@ class Master(Outbound):
 def written(root: Path) -> None:
     store = opened(root)
     for number in range(40):
-        put(
-            store,
-            "C",
-            0,
-            b"%d" % number,
-            b"KEYS\x01k%d\x02" % (number % 25) + b"x\x01" + b"y" * 200 + b"\x02",
-        )
-        flush(store)
+        properties = b"KEYS\x01k%d\x02x\x01%b\x02" % (number % 25, b"y" * 200)
+        put_synced(store, "C", 0, b"%d" % number, properties)
     store.close()
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> tuple[MessageStore, MessageStore]:
-    """A master with its whole log, and a slave whose log begins later."""
-    for name in ("master", "slave"):
-        written(tmp_path / name)
+def master(tmp_path: Path) -> Master:
+    """It has its whole log."""
+    written(tmp_path / "master")
+    return Master(opened(tmp_path / "master"))
+
+
+@pytest.fixture
+def slave(tmp_path: Path) -> MessageStore:
+    """Its log begins later."""
+    written(tmp_path / "slave")
     for segment in segments_of(tmp_path / "slave")[:2]:
         segment.unlink()
-    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
+    slave = opened(tmp_path / "slave")
     slave.upkeep.compact_duty.topics = lambda: ["C"]
     assert 0 < slave.offsets.log_bounds("C", 0)[0] < 40
-    return master, slave
+    return slave
 
 
 def look(slave: MessageStore, master: Master | None) -> int:
@@ -101,9 +101,8 @@ def offsets(store: MessageStore) -> list[int]:
     return [message.queue_offset for message in drain(store, "C", 0)]
 
 
-def test_it_is_copied_once(stores: tuple[MessageStore, MessageStore], tmp_path: Path) -> None:
-    source, slave = stores
-    master, low = Master(source), slave.offsets.log_bounds("C", 0)[0]
+def test_it_is_copied_once(master: Master, slave: MessageStore, tmp_path: Path) -> None:
+    low = slave.offsets.log_bounds("C", 0)[0]
     assert look(slave, None) == 0  # it has not caught up
     assert offsets(slave) == list(range(low, 40))
     assert look(slave, master) == 1
@@ -114,26 +113,18 @@ def test_it_is_copied_once(stores: tuple[MessageStore, MessageStore], tmp_path: 
     assert (current.end, current.messages, current.is_partial) == (low, low, False)
     assert slave.upkeep.compact_duty.position == 0  # what is compacted has to be found out anew
     assert look(slave, master) == 0
-    for store in stores:
-        store.close()
 
 
-def test_nothing_is_asked_without_a_need(stores: tuple[MessageStore, MessageStore]) -> None:
-    source, slave = stores
-    master = Master(source)
+def test_nothing_is_asked_without_a_need(master: Master, slave: MessageStore) -> None:
     slave.config.enable_compaction = False
     assert look(slave, master) == 0
     slave.config.enable_compaction = True
     slave.upkeep.compact_duty.topics = list
     assert look(slave, master) == 0
     assert master.asked == []
-    for store in stores:
-        store.close()
 
 
-def test_what_a_master_has_not_is_asked_for_once(stores: tuple[MessageStore, MessageStore]) -> None:
-    source, slave = stores
-    master = Master(source)
+def test_what_a_master_has_not_is_asked_for_once(master: Master, slave: MessageStore) -> None:
     master.code = ResponseCode.PULL_OFFSET_MOVED
     before = offsets(slave)
 
@@ -148,37 +139,26 @@ def test_what_a_master_has_not_is_asked_for_once(stores: tuple[MessageStore, Mes
     asyncio.run(twice())
     assert master.asked == [0]
     assert offsets(slave) == before
-    for store in stores:
-        store.close()
 
 
 @pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.PULL_NOT_FOUND])
-def test_a_refusal_changes_nothing(
-    stores: tuple[MessageStore, MessageStore], code: int, tmp_path: Path
-) -> None:
-    source, slave = stores
-    master = Master(source)
+def test_a_refusal_changes_nothing(master: Master, slave: MessageStore, code: int, tmp_path: Path) -> None:
     master.code = code
     with pytest.raises(ProtocolError, match=rf"answers {code}"):
         look(slave, master)
-    _nothing_changed(stores, tmp_path)
+    _nothing_changed(slave, tmp_path)
 
 
 @pytest.mark.parametrize("byte", [3, 9, 14, 27, 88])
 def test_what_is_no_record_of_the_queue_is_not_taken(
-    stores: tuple[MessageStore, MessageStore], byte: int, tmp_path: Path
+    master: Master, slave: MessageStore, byte: int, tmp_path: Path
 ) -> None:
-    source, slave = stores
-    master = Master(source)
     master.flip = byte
     with pytest.raises(ProtocolError, match="a malformed or unexpected record of C/0"):
         look(slave, master)
-    _nothing_changed(stores, tmp_path)
+    _nothing_changed(slave, tmp_path)
 
 
-def _nothing_changed(stores: tuple[MessageStore, MessageStore], root: Path) -> None:
-    _, slave = stores
+def _nothing_changed(slave: MessageStore, root: Path) -> None:
     assert offsets(slave) == list(range(slave.offsets.log_bounds("C", 0)[0], 40))
     assert list((root / "slave" / COMPACTED / "C" / "0").iterdir()) == []
-    for store in stores:
-        store.close()

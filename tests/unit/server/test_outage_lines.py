@@ -33,7 +33,6 @@ from mqspark_server.peers.routefinder import RouteFinder
 from tests.support.scripted import route_of
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
 TRIES = 20
 ADDRESS = "127.0.0.1:1"
 CONFIG = BrokerConfig(namesrv_addr=ADDRESS, sync_broker_member_group_period=1)

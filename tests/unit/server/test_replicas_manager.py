@@ -15,10 +15,7 @@ from mqspark.broker.replication.term import Term
 from mqspark.errors import NotNow
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.protocol.headers.cluster_headers import (
-    ApplyBrokerIdRequestHeader,
-    BrokerHeartbeatRequestHeader,
-)
+from mqspark.protocol.headers.cluster_headers import ApplyBrokerIdRequestHeader, BrokerHeartbeatRequestHeader
 from mqspark.store.disk.notes.brokeridentity import IdentityFiles
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles
@@ -312,8 +309,7 @@ def test_a_heartbeat_says_what_this_broker_knows(master: Master) -> None:
 # --- two controllers that both lead ---
 
 
-def test_controllers_that_share_no_state_are_noticed() -> None:
-    clock = ManualClock()
+def test_controllers_that_share_no_state_are_noticed(clock: ManualClock) -> None:
     rivals = Rivals(clock, 8_000)
     rivals.claims("a:1", "A")
     rivals.claims("b:1", "A")

@@ -8,8 +8,6 @@ import pytest
 
 from mqspark_server.process.startup import Ends
 
-pytestmark = pytest.mark.anyio
-
 
 def three(ends: Ends, log: list[str]) -> None:
     """A thread that always ends, a part that is saved or dropped, and a port."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from mqspark.store import (
-    MessageStore,
-)
-from tests.support.store_tools import (
-    drain,
-)
+from mqspark.store import MessageStore
+from tests.support.store_tools import drain
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:

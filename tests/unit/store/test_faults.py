@@ -20,6 +20,7 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    put_synced,
 )
 
 
@@ -58,11 +59,9 @@ def assert_poisoned(store: MessageStore, files: FaultyFiles, reason: str, readab
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_failed_write_of_the_log(tmp_path: Path, sync: bool, error: int) -> None:
-    files = FaultyFiles()
+def test_failed_write_of_the_log(tmp_path: Path, files: FaultyFiles, sync: bool, error: int) -> None:
     store = opened(tmp_path, None, files, sync=sync)
-    put(store, "T", 0, b"good")
-    flush(store)
+    put_synced(store, "T", 0, b"good")
     files.fail("write", error, for_ever=False)
     _, _, end = put(store, "T", 0, b"bad")
     flush(store)
@@ -72,11 +71,9 @@ def test_failed_write_of_the_log(tmp_path: Path, sync: bool, error: int) -> None
     assert_poisoned(store, files, "writing the CommitLog failed", [b"good"])
 
 
-def test_failed_sync_is_never_acked_nor_shown(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_failed_sync_is_never_acked_nor_shown(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files, sync=True)
-    put(store, "T", 0, b"good")
-    flush(store)
+    put_synced(store, "T", 0, b"good")
     _, _, end = put(store, "T", 0, b"not durable")
     store.pipeline.commit()
     files.fail("sync", errno.EIO, for_ever=False)
@@ -92,8 +89,7 @@ def test_failed_sync_is_never_acked_nor_shown(tmp_path: Path) -> None:
     assert_poisoned(store, files, "syncing the CommitLog failed", [b"good"])
 
 
-def test_failed_sync_under_async_flush_stops_the_store_too(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_failed_sync_under_async_flush_stops_the_store_too(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"seen")
     store.pipeline.commit()
@@ -103,11 +99,9 @@ def test_failed_sync_under_async_flush_stops_the_store_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("verb", ["write", "sync", "set_length"])
-def test_failed_checkpoint(tmp_path: Path, verb: str) -> None:
-    files = FaultyFiles()
+def test_failed_checkpoint(tmp_path: Path, files: FaultyFiles, verb: str) -> None:
     store = opened(tmp_path, None, files)
-    put(store, "T", 0, b"seen")
-    flush(store)
+    put_synced(store, "T", 0, b"seen")
     files.fail(verb, errno.EIO)
     checkpoint(store)
     assert_poisoned(store, files, "writing a checkpoint failed", [b"seen"])
@@ -134,8 +128,7 @@ def test_a_failed_save_of_a_config_file_at_every_place(tmp_path: Path, sync: boo
     for place, verb in enumerate(calls):
         files = FaultyFiles()
         store = opened(tmp_path / str(place), None, files, sync=sync)
-        put(store, "T", 0, b"good")
-        flush(store)
+        put_synced(store, "T", 0, b"good")
         file = store.config_file("topics.json")
         file.save(b"1")
         acked = store.pipeline.commit().acked
@@ -151,10 +144,9 @@ def test_a_failed_save_of_a_config_file_at_every_place(tmp_path: Path, sync: boo
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_no_space_for_a_config_file_at_every_place(tmp_path: Path, sync: bool) -> None:
+def test_no_space_for_a_config_file_at_every_place(tmp_path: Path, files: FaultyFiles, sync: bool) -> None:
     """The store goes on, and so does the file when there is room again."""
     calls = calls_of_a_save(tmp_path / "sound")
-    files = FaultyFiles()
     store = opened(tmp_path, None, files, sync=sync)
     file = store.config_file("topics.json")
     file.save(b"0")
@@ -163,16 +155,14 @@ def test_no_space_for_a_config_file_at_every_place(tmp_path: Path, sync: bool) -
         with pytest.raises(OSError, match="No space left"):
             file.save(b"%d" % place)
         files.heal()
-        put(store, "T", 0, b"%d" % place)
-        flush(store)
+        put_synced(store, "T", 0, b"%d" % place)
         file.save(b"%d" % place)
         assert (store.condition.read_only, file.load()) == (None, b"%d" % place)
     assert bodies(store) == [b"%d" % place for place in range(len(calls))]
     store.close()
 
 
-def test_a_config_file_that_fails_while_a_group_is_synced(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_config_file_that_fails_while_a_group_is_synced(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files, sync=True)
     _, _, end = put(store, "T", 0, b"under way")
     job = store.pipeline.begin_flush()
@@ -188,8 +178,7 @@ def test_a_config_file_that_fails_while_a_group_is_synced(tmp_path: Path) -> Non
     assert_poisoned(store, files, "saving config/topics.json failed", [b"under way"])
 
 
-def test_failed_dispatch(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_failed_dispatch(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"not shown")
     files.fail("map_write", errno.EIO)
@@ -236,8 +225,7 @@ def test_a_full_disk_refuses_messages_and_breaks_none(tmp_path: Path, verb: str,
     assert bodies(again) == accepted
 
 
-def test_a_roll_that_fails_poisons(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_roll_that_fails_poisons(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"x" * 3000)
     store.pipeline.commit()
@@ -248,9 +236,8 @@ def test_a_roll_that_fails_poisons(tmp_path: Path) -> None:
     assert_poisoned(store, files, "extending the CommitLog failed", [b"x" * 3000])
 
 
-def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
+def test_the_order_of_a_synced_message(tmp_path: Path, files: FaultyFiles) -> None:
     """Write, sync, and only then the ack; the directory of a new segment is synced with it."""
-    files = FaultyFiles()
     store = opened(tmp_path, None, files, sync=True)
     flush(store)
     files.calls.clear()
@@ -274,8 +261,7 @@ def test_the_order_of_a_synced_message(tmp_path: Path) -> None:
     assert [call for call in files.calls if "sync" in call] == ["sync", "sync_directory"]
     files.calls.clear()
     while len(store.log.segments) == 1:
-        put(store, "T", 0, b"fill" * 100)
-        flush(store)
+        put_synced(store, "T", 0, b"fill" * 100)
     assert "sync_directory" in files.calls
     store.close()
 
@@ -294,8 +280,7 @@ def test_what_a_kill_leaves_is_all_that_was_written(tmp_path: Path) -> None:
     assert bodies(store) == [b"written, not synced"]
 
 
-def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files, message_index_enable=False)
     for queue_id in range(3):
         put(store, "T", queue_id, b"x")
@@ -307,8 +292,7 @@ def test_closing_finishes_a_checkpoint_that_nobody_ran(tmp_path: Path) -> None:
     assert not (tmp_path / "abort").exists()
 
 
-def test_closing_under_a_flush_is_not_clean(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_closing_under_a_flush_is_not_clean(tmp_path: Path, store: MessageStore) -> None:
     put(store, "T", 0, b"x")
     store.pipeline.commit()
     assert store.pipeline.begin_flush() is not None
@@ -328,8 +312,7 @@ def test_a_kill_leaves_no_hole_before_what_a_turn_had_to_write(
     if why == "too much":
         monkeypatch.setattr("mqspark.store.messages.commit.MAX_UNWRITTEN_BYTES", 1000)
     store = opened(tmp_path, sync=True)
-    put(store, "T", 0, b"acknowledged")
-    flush(store)
+    put_synced(store, "T", 0, b"acknowledged")
     put(store, "T", 0, b"in flight" * 20)
     job = store.pipeline.begin_flush()
     assert job is not None

@@ -12,18 +12,8 @@ from typing import NoReturn
 import pytest
 
 from mqspark.base.config import parse_settings
-from mqspark.errors import (
-    StoreCorrupt,
-    StoreLocked,
-    StoreReadOnly,
-)
-from mqspark.store import (
-    ConfigFile,
-    FlushDiskType,
-    OsFiles,
-    StoreConfig,
-    StoreReader,
-)
+from mqspark.errors import StoreCorrupt, StoreLocked, StoreReadOnly
+from mqspark.store import ConfigFile, FlushDiskType, MessageStore, OsFiles, StoreConfig, StoreReader
 from mqspark.store.disk.diskjobs import PreparedJob
 from mqspark.store.disk.notes.checkpoint import Checkpoint
 from mqspark.store.recovery import recovery
@@ -32,6 +22,7 @@ from tests.support.clocks import ManualClock
 from tests.support.processes import run_python
 from tests.support.store_tools import (
     checkpoint,
+    complete,
     crash,
     drain,
     flush,
@@ -39,14 +30,14 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    put_synced,
 )
 from tests.unit.store.store_kit import bodies
 
 # --- life ---------------------------------------------------------------------------------------------------
 
 
-def test_one_owner(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_one_owner(tmp_path: Path, store: MessageStore) -> None:
     with pytest.raises(StoreLocked):
         make_store(tmp_path).open()
     script = (
@@ -110,13 +101,11 @@ def test_a_store_has_one_name_for_ever(tmp_path: Path) -> None:
         assert name() == other
 
 
-def test_small_files(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_small_files(tmp_path: Path, store: MessageStore) -> None:
     assert (tmp_path / "abort").read_text().split()[0].isdigit()
     assert (tmp_path / "lock").read_text() == "lock"
     assert StoreReader(tmp_path).nonce() == store.directory.nonce
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     checkpoint(store)
     data = (tmp_path / "checkpoint").read_bytes()
     now = ManualClock().wall_ms
@@ -128,18 +117,14 @@ def test_small_files(tmp_path: Path) -> None:
     assert StoreReader(tmp_path).nonce() is None
 
 
-def test_checkpoints_are_not_too_frequent(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock)
-    put(store, "T", 0, b"x")
-    flush(store)
+def test_checkpoints_are_not_too_frequent(clock: ManualClock, store: MessageStore) -> None:
+    put_synced(store, "T", 0, b"x")
     (job,) = store.maintenance()
     assert store.maintenance() == [], "one at a time"
     job.run()
     clock.advance(700)
     job.done()
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     clock.advance(6999)
     assert store.maintenance() == [], "it took 700 ms: seven seconds of rest"
     clock.advance(1)
@@ -163,11 +148,9 @@ def test_a_checkpoint_of_many_queues_comes_in_slices(tmp_path: Path, monkeypatch
     taken = []
     for _ in job.prepare():
         taken.append(len(shots))
-        put(store, "Late", len(taken), b"x")  # a turn between two slices
-        flush(store)
+        put_synced(store, "Late", len(taken), b"x")  # a turn between two slices
     assert taken == [*range(10, 91, 10), *[95] * 7], "ten looked at in a turn, or twenty counted"
-    job.run()
-    job.done()
+    complete([job])
     late = len(taken)
     mark = Checkpoint.load(tmp_path / "checkpoint", tmp_path / "mqspark.checkpoint", OsFiles())
     assert mark.queue_count == 95, "those whose files are synced"
@@ -186,8 +169,7 @@ def test_a_checkpoint_of_many_queues_comes_in_slices(tmp_path: Path, monkeypatch
 def test_a_failed_slice_is_a_failed_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     store = opened(tmp_path, clock)
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     ends = type(store.upkeep.checkpoints.ends)
     with monkeypatch.context() as patch:
         patch.setattr(ends, "shot", failing(OSError(errno.EMFILE, "too many")))
@@ -223,8 +205,7 @@ def test_a_mark_counts_only_with_its_checkpoint(tmp_path: Path) -> None:
     assert Checkpoint.load(path, mark, files) == Checkpoint()
 
 
-def test_recovery_starts_at_the_mark(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_recovery_starts_at_the_mark(tmp_path: Path, store: MessageStore) -> None:
     for n in range(50):
         put(store, "T", n % 3, b"%d" % n)
     flush(store)
@@ -247,8 +228,7 @@ def test_recovery_starts_at_the_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_removed_queues_are_built_anew(tmp_path: Path, kill: bool) -> None:
-    store = opened(tmp_path)
+def test_removed_queues_are_built_anew(tmp_path: Path, store: MessageStore, kill: bool) -> None:
     for n in range(60):
         put(store, "T", n % 3, b"%d" % n)
     flush(store)
@@ -260,8 +240,7 @@ def test_removed_queues_are_built_anew(tmp_path: Path, kill: bool) -> None:
         assert bodies(store, "T", queue_id) == [b"%d" % n for n in range(queue_id, 60, 3)]
 
 
-def test_what_came_before_a_topic_was_deleted_is_told(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_what_came_before_a_topic_was_deleted_is_told(store: MessageStore) -> None:
     put(store, "Stays", 0, b"x")
     put(store, "T", 0, b"x")
     store.delete_topic("T")
@@ -287,8 +266,7 @@ def test_a_kill_after_a_topic_was_deleted_and_made_again(
     has deleted it, which keeps no list."""
     monkeypatch.setattr(recovery, "_SETTLE_RECORDS", settle_records)
     store = opened(tmp_path, sync=True)
-    put(store, "Other", 0, b"x")
-    flush(store)
+    put_synced(store, "Other", 0, b"x")
     checkpoint(store)
     for _ in range(before):
         put(store, "T", 0, b"before")
@@ -306,10 +284,8 @@ def test_a_kill_after_a_topic_was_deleted_and_made_again(
     assert put(store, "T", 0, b"next")[0] == after
 
 
-def test_all_topics_deleted_stay_deleted(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    put(store, "T", 0, b"x")
-    flush(store)
+def test_all_topics_deleted_stay_deleted(tmp_path: Path, store: MessageStore) -> None:
+    put_synced(store, "T", 0, b"x")
     store.delete_topic("T")
     store.close()
     store = opened(tmp_path)
@@ -317,8 +293,7 @@ def test_all_topics_deleted_stay_deleted(tmp_path: Path) -> None:
     assert put(store, "T", 0, b"x")[:2] == (0, 93)
 
 
-def test_a_store_keeps_its_file_sizes(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_store_keeps_its_file_sizes(tmp_path: Path, store: MessageStore) -> None:
     for n in range(100):
         put(store, "T", 0, b"%d" % n * 30)
     store.pipeline.commit()
@@ -345,8 +320,7 @@ def test_files_that_do_not_belong(tmp_path: Path) -> None:
     assert not (tmp_path / "commitlog" / f"{4096:020d}").exists()
 
 
-def test_a_short_last_segment_is_made_whole(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_short_last_segment_is_made_whole(tmp_path: Path, store: MessageStore) -> None:
     while store.log.position < 5000:
         put(store, "T", 0, b"x" * 100)
         store.pipeline.commit()

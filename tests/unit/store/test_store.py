@@ -9,19 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.errors import (
-    ConfigError,
-    InvalidMessage,
-    MessageTooLarge,
-)
+from mqspark.errors import ConfigError, InvalidMessage, MessageTooLarge
 from mqspark.message import SCHEDULE_TOPIC, encode_host, java_hash
-from mqspark.record.record import PendingRecord, decode_record, encode_record
-from mqspark.store import (
-    GetStatus,
-    MessageStore,
-    StoreConfig,
-    StoreReader,
-)
+from mqspark.record.record import decode_record, encode_record
+from mqspark.store import GetStatus, MessageStore, StoreConfig, StoreReader
 from mqspark.store.queue.delaylevels import DelayLevels
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
@@ -33,6 +24,7 @@ from tests.support.store_tools import (
     finish_deletions,
     flush,
     opened,
+    pending,
     put,
 )
 from tests.unit.store.store_kit import bodies
@@ -58,19 +50,18 @@ def test_the_hot_path_writes_what_the_encoder_writes(tmp_path: Path) -> None:
     for (topic, body, properties, born, sys_flag, flag, reconsume, prepared), offset in zip(
         cases, offsets, strict=True
     ):
-        got = store.appender.put(
-            PendingRecord(
-                topic=topic,
-                queue_id=3,
-                body=body,
-                properties=properties,
-                born_timestamp_ms=1_700_000_000_000,
-                born_host=born,
-                sys_flag=sys_flag,
-                flag=flag,
-                reconsume_times=reconsume,
-                prepared_offset=prepared,
-            )
+        got = put(
+            store,
+            topic,
+            3,
+            body,
+            properties,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=born,
+            sys_flag=sys_flag,
+            flag=flag,
+            reconsume_times=reconsume,
+            prepared_offset=prepared,
         )
         record = encode_record(
             topic=topic,
@@ -103,15 +94,7 @@ def test_ipv6_store_host(tmp_path: Path) -> None:
     store.open()
     for born in (BORN_HOST, encode_host("fd00::1", 1)):
         put(store, "T", 0, b"x")
-        store.appender.put(
-            PendingRecord(
-                topic="T",
-                queue_id=0,
-                body=b"x",
-                born_timestamp_ms=1,
-                born_host=born,
-            )
-        )
+        put(store, "T", 0, b"x", born_host=born)
     store.pipeline.commit()
     assert {m.store_host for m in drain(store, "T", 0)} == {"[fd00::2]:10911"}
     assert store.offsets.offset_by_timestamp("T", 0, 0) == 0
@@ -119,8 +102,7 @@ def test_ipv6_store_host(tmp_path: Path) -> None:
     store.close()
 
 
-def test_segments_roll_as_rocketmq_rolls(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_segments_roll_as_rocketmq_rolls(tmp_path: Path, store: MessageStore) -> None:
     body = b"x" * (4096 - 8 - 91 - 1)
     put(store, "T", 0, body)  # fills the segment to its last 8 bytes
     put(store, "T", 0, b"second")
@@ -145,10 +127,7 @@ def test_limits(tmp_path: Path) -> None:
     with pytest.raises(MessageTooLarge, match="record"):
         put(store, "T", 0, b"", bytes(5000))
     with pytest.raises(MessageTooLarge, match="record"):
-        store.appender.put_batch(
-            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
-            [(0, bytes(90), b"")] * 40,
-        )
+        store.appender.put_batch(pending(), [(0, bytes(90), b"")] * 40)
     for topic in ("../up", "", "a/b", "x" * 256, "tab\t"):
         with pytest.raises(InvalidMessage) as caught:
             put(store, topic, 0, b"")
@@ -159,15 +138,11 @@ def test_limits(tmp_path: Path) -> None:
     assert put(store, "T", 0, bytes(100))[0] == 0
 
 
-def test_batch_keeps_flags_and_tags(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_batch_keeps_flags_and_tags(store: MessageStore) -> None:
     items = [(n, b"%d" % n, b"TAGS\x01%s\x02" % (b"A" if n % 2 else b"B")) for n in range(5)]
     put(store, "T", 0, b"before")
     first, positions, end = store.appender.put_batch(
-        PendingRecord(
-            topic="T", queue_id=0, born_timestamp_ms=99, born_host=BORN_HOST, sys_flag=0, reconsume_times=3
-        ),
-        items,
+        pending(born_timestamp_ms=99, sys_flag=0, reconsume_times=3), items
     )
     store.pipeline.commit()
     messages = drain(store, "T", 0)[1:]
@@ -252,8 +227,7 @@ def test_what_waits_for_a_sync_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert bodies(store) == [b"one", b"two", b"x" * 300]
 
 
-def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_nothing_is_visible_before_commit(store: MessageStore) -> None:
     put(store, "T", 0, b"one")
     assert store.offsets.max_offset("T", 0) == 0
     assert store.reads.record_at(0) is None
@@ -269,8 +243,7 @@ def test_nothing_is_visible_before_commit(tmp_path: Path) -> None:
 # --- get ----------------------------------------------------------------------------------------------------
 
 
-def test_get_statuses(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_get_statuses(tmp_path: Path, store: MessageStore) -> None:
     for n in range(25):
         put(store, "T", 0, b"%d" % n, b"TAGS\x01A\x02")
         put(store, "Other", 0, b"between")
@@ -317,8 +290,7 @@ def test_get_limits(tmp_path: Path) -> None:
     assert len(store.reads.get("T", 0, 10, 20, 1 << 20).buffers) == 1
 
 
-def test_damaged_heads_are_left_out(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_damaged_heads_are_left_out(tmp_path: Path, store: MessageStore) -> None:
     positions = [put(store, "T", 0, b"%d" % n)[1] for n in range(6)]
     flush(store)
     path = tmp_path / "commitlog" / ("0" * 20)
@@ -360,9 +332,8 @@ def test_offset_by_timestamp_over_lost_records(tmp_path: Path) -> None:
     assert len(bodies(store)) == 26
 
 
-def test_a_queue_that_starts_in_the_middle(tmp_path: Path) -> None:
+def test_a_queue_that_starts_in_the_middle(tmp_path: Path, store: MessageStore) -> None:
     """The log's first segments are gone: fillers before the first entry, and min offsets that say so."""
-    store = opened(tmp_path)
     for n in range(60):
         put(store, "T", 0, b"%02d" % n * 40)
     for n in range(3):

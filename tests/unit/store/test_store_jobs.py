@@ -18,14 +18,12 @@ from mqspark.store.log.zeroahead import ZeroAheadJob
 from mqspark.store.recovery.deletions import Deletions
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import FaultyFiles, flush, opened, put
+from tests.support.store_tools import FaultyFiles, flush, opened, put, put_synced
 from tests.support.waiting import eventually_async
 from tests.unit.broker.replication.test_slave_divergence import fork, meet
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.controller_kit import ControllerBench
 from tests.unit.timer_kit import send as send_timer
-
-pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,8 +53,7 @@ def of_store(root: Path, failure: str, **settings: int) -> Case:
         store = opened(root, clock, files, **settings)
 
     def due() -> list[Job]:
-        put(store, "T", 0, b"more" * 30, b"KEYS\x01more\x02")
-        flush(store)
+        put_synced(store, "T", 0, b"more" * 30, b"KEYS\x01more\x02")
         store.catch_up()
         clock.advance(100_000)
         store.clean_expired_queues()
@@ -119,8 +116,7 @@ def read_ahead(root: Path, segment_bytes: int, kind: type[Job]) -> Case:
 
 def deletions(root: Path, job_of: Callable[[Deletions], Job | None], *, saved: bool = True) -> Case:
     store = opened(root)
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     store.delete_topic("T")
     lists = store.deletions
 
@@ -152,8 +148,7 @@ def of_broker(root: Path) -> Case:
     bench.run_for(2_000)
 
     def due() -> list[Job]:
-        bench.clock.advance(10_000)
-        bench.broker.tick()
+        bench.later(10_000)
         bench.flush()
         return bench.broker.jobs()
 

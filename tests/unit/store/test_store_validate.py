@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.queue.consumequeue import ENTRY_BYTES
 from mqspark.store.queue.queuetable import QueueTable
 from tests.support.invariants import validate
-from tests.support.store_tools import flush, opened, put
+from tests.support.store_tools import flush, put
 
 
 @pytest.fixture
@@ -90,8 +91,7 @@ def test_a_table(table: QueueTable, damage: Callable[[QueueTable], object], says
         validate(table)
 
 
-def test_a_store_asks_its_parts(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_store_asks_its_parts(store: MessageStore) -> None:
     put(store, "T", 0, b"1")
     validate(store)
     flush(store)

@@ -49,8 +49,7 @@ def test_what_has_nothing_to_do_succeeds(bench: Bench, code: int) -> None:
     assert (answer.code, answer.remark, bytes(answer.body)) == (0, None, b"")
 
 
-def test_a_master_without_replicas(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_master_without_replicas(bench: Bench, peer: Peer) -> None:
     peer.ask(SEND, send_ext(), b"body")
     info = shown(peer, RequestCode.GET_BROKER_HA_STATUS)
     assert info["master"] is True
@@ -71,9 +70,8 @@ def test_without_a_wheel_there_is_no_engine(tmp_path: Path) -> None:
     assert (answer.code, answer.remark) == (29, "broker timerWheelEnable is false")
 
 
-def test_entries_are_shown_as_they_are_in_the_file(bench: Bench) -> None:
+def test_entries_are_shown_as_they_are_in_the_file(bench: Bench, peer: Peer) -> None:
     """Not as their messages are: a delayed one has its deliver time where others have the hash of their tags."""
-    peer = bench.peer()
     peer.ask(SEND, send_ext(properties="TAGS\x01a\x02DELAY\x013\x02"), b"body")
     body = shown(
         peer,
@@ -90,8 +88,7 @@ def test_entries_are_shown_as_they_are_in_the_file(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("index", "count", "entries"), [(0, 2, 2), (2, 9, 1), (3, 1, 0), (0, 0, 0), (-5, 6, 1)]
 )
-def test_entries_from_an_index_on(bench: Bench, index: int, count: int, entries: int) -> None:
-    peer = bench.peer()
+def test_entries_from_an_index_on(peer: Peer, index: int, count: int, entries: int) -> None:
     for _ in range(3):
         peer.ask(SEND, send_ext(), b"body")
     ext = {"topic": "T", "queueId": "0", "index": str(index), "count": str(count), "consumerGroup": "Nobody"}
@@ -100,9 +97,8 @@ def test_entries_from_an_index_on(bench: Bench, index: int, count: int, entries:
     assert body["filterData"] == "Nobody@T is not online!"
 
 
-def test_groups_take_no_other_attributes(bench: Bench) -> None:
+def test_groups_take_no_other_attributes(bench: Bench, peer: Peer) -> None:
     name, remark = "+a", "unsupported key: a"
-    peer = bench.peer()
     config = SubscriptionGroupConfig(group_name="CG", attributes={name: "1"})
     answer = peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
@@ -118,8 +114,7 @@ def test_groups_take_no_other_attributes(bench: Bench) -> None:
     assert answer.remark == f"attempt to delete a nonexistent key: {name[1:]}"
 
 
-def test_sizes_of_what_was_put_since_the_start(bench: Bench) -> None:
-    peer = bench.peer()
+def test_sizes_of_what_was_put_since_the_start(bench: Bench, peer: Peer) -> None:
     for _ in range(2):
         peer.ask(SEND, send_ext(), b"body")
     size_bytes = bench.store.log.position

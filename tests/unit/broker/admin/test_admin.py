@@ -28,8 +28,7 @@ GOLDEN = Path(__file__).parents[3] / "golden"
 # --- topics ---
 
 
-def test_create_change_and_delete_a_topic(bench: Bench) -> None:
-    peer = bench.peer()
+def test_create_change_and_delete_a_topic(bench: Bench, peer: Peer) -> None:
     assert create(peer, "New") == 0
     config = body_of(peer, RequestCode.GET_TOPIC_CONFIG, {"topic": "New", "lo": "true"})
     assert config == {
@@ -120,10 +119,9 @@ def test_a_topic_of_many_queues_is_answered_before_its_files_go(bench: Bench, co
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_deletion_is_answered_when_no_crash_takes_it_back(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    bench: Bench, peer: Peer, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """Also of a topic that has queues, but is not configured."""
-    peer = bench.peer()
     assert create(peer, "New") == 0
     assert peer.ask(SEND, send_ext("New", 0), b"x").code == 0
     if not is_known:
@@ -167,8 +165,7 @@ def test_topics_that_are_refused(bench: Bench, topic: str, more: dict[str, str],
     assert "X" not in bench.broker.state.topics
 
 
-def test_attributes(bench: Bench) -> None:
-    peer = bench.peer()
+def test_attributes(bench: Bench, peer: Peer) -> None:
     assert create(peer, "F", attributes="+message.type=FIFO,+reserve.time=5") == 0
     topic = bench.broker.state.topics.get("F")
     assert topic is not None
@@ -179,14 +176,13 @@ def test_attributes(bench: Bench) -> None:
     assert topic.config.attributes == {"message.type": "FIFO"}
 
 
-def test_a_list_of_topics(bench: Bench) -> None:
+def test_a_list_of_topics(bench: Bench, peer: Peer) -> None:
     body = {
         "topicConfigList": [
             {"topicName": "L1", "attributes": {"+message.type": "DELAY"}},
             {"topicName": "L2"},
         ]
     }
-    peer = bench.peer()
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, json.dumps(body).encode()).code == 0
     topic = bench.broker.state.topics.get("L1")
     assert topic is not None
@@ -194,7 +190,7 @@ def test_a_list_of_topics(bench: Bench) -> None:
     assert "L2" in bench.broker.state.topics
 
 
-def test_system_topics_are_there_from_the_start(bench: Bench) -> None:
+def test_system_topics_are_there_from_the_start(bench: Bench, peer: Peer) -> None:
     expected = {
         "SELF_TEST_TOPIC": (1, 6),
         "TBW102": (8, 7),
@@ -216,13 +212,11 @@ def test_system_topics_are_there_from_the_start(bench: Bench) -> None:
     assert configs == expected
     listed = body_of(bench.peer(), RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)["topicList"]
     assert set(listed) == set(expected)
-    peer = bench.peer()
     for topic in ("TBW102", "C", "b-a"):
         assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}).code == 29
 
 
-def test_pages_of_topics(bench: Bench) -> None:
-    peer = bench.peer()
+def test_pages_of_topics(peer: Peer) -> None:
     for number in range(10):
         create(peer, f"P{number}")
     whole = peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
@@ -247,8 +241,7 @@ def test_pages_of_topics(bench: Bench) -> None:
     assert bad.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_unused_queues_are_cleaned(bench: Bench) -> None:
-    peer = bench.peer()
+def test_unused_queues_are_cleaned(bench: Bench, peer: Peer) -> None:
     peer.ask(SEND, send_ext("Gone"), b"x")
     bench.broker.state.topics.remove("Gone")
     peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)
@@ -275,15 +268,13 @@ def test_a_change_is_answered_when_it_is_saved_and_published(tmp_path: Path) -> 
     bench.broker.turn()
     bench.run_jobs()
     assert peer.heard() == []
-    bench.clock.advance(3_000)
-    bench.broker.tick()
+    bench.later(3_000)
     assert [answer.code for answer in peer.heard()] == [0]
     # A disk that is full makes it an error.
     peer.give(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("Newest"))
     bench.broker.turn()
     bench.broker.publication.accepted(last_registration(bench.broker))
-    bench.clock.advance(3_000)
-    bench.broker.tick()
+    bench.later(3_000)
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_ERROR]
 
 
@@ -317,8 +308,7 @@ def test_ordered_topics_come_with_the_answer_to_a_registration(bench: Bench) -> 
 # --- groups ---
 
 
-def test_groups(bench: Bench) -> None:
-    peer = bench.peer()
+def test_groups(bench: Bench, peer: Peer) -> None:
     group(peer, "G1")
     config = body_of(peer, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "G1"})
     assert (config["groupName"], config["retryMaxTimes"], config["consumeEnable"]) == ("G1", 16, True)
@@ -353,8 +343,7 @@ def test_an_unknown_group_may_not_be_creatable(tmp_path: Path) -> None:
 # --- settings ---
 
 
-def test_settings(bench: Bench) -> None:
-    peer = bench.peer()
+def test_settings(bench: Bench, peer: Peer) -> None:
     answer = peer.ask(RequestCode.GET_BROKER_CONFIG)
     text = bytes(answer.body).decode()
     assert "brokerName=b-a\n" in text
@@ -370,8 +359,7 @@ def test_settings(bench: Bench) -> None:
     assert peer.ask(SEND, send_ext(), b"x" * 100).code == 0
 
 
-def test_every_setting_that_may_be_changed_takes_its_own_value(bench: Bench) -> None:
-    peer = bench.peer()
+def test_every_setting_that_may_be_changed_takes_its_own_value(peer: Peer) -> None:
     shown = bytes(peer.ask(RequestCode.GET_BROKER_CONFIG).body).decode()
     fields = known_keys(BrokerConfig) | known_keys(StoreConfig)
     live = {rocketmq_key(field) for field in fields.values() if is_live(field)}
@@ -403,8 +391,7 @@ def test_settings_that_may_not_be_changed(bench: Bench, change: bytes, code: int
     assert bench.config.default_topic_queue_nums == before
 
 
-def test_settings_may_be_changed_in_both_spellings(bench: Bench) -> None:
-    peer = bench.peer()
+def test_settings_may_be_changed_in_both_spellings(bench: Bench, peer: Peer) -> None:
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"default_topic_queue_nums=5\n").code == 0
     assert bench.config.default_topic_queue_nums == 5
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"config_black_list=x\n")
@@ -479,9 +466,8 @@ def change_topic(peer: Peer, attributes: str) -> Command:
         ("+message.type=FIFO", None),
     ],
 )
-def test_attributes_of_a_topic_that_exists(bench: Bench, attributes: str, remark: str | None) -> None:
+def test_attributes_of_a_topic_that_exists(peer: Peer, attributes: str, remark: str | None) -> None:
     """AttributeUtil.alterCurrentAttributes."""
-    peer = bench.peer()
     assert create(peer, "X") == 0
     answer = change_topic(peer, attributes)
     assert (answer.code, answer.remark) == (0 if remark is None else 1, remark)
@@ -493,8 +479,7 @@ def test_attributes_of_a_new_topic_are_only_added(bench: Bench) -> None:
     assert (answer.code, answer.remark) == (1, remark)
 
 
-def test_a_list_of_topics_may_say_what_holds_already(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_list_of_topics_may_say_what_holds_already(bench: Bench, peer: Peer) -> None:
     assert change_topic(peer, "+cleanup.policy=COMPACTION").code == 0
     for attributes, code in (
         ({"cleanup.policy": "COMPACTION", "message.type": "NORMAL"}, 0),

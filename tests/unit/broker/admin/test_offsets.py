@@ -37,8 +37,7 @@ def query(peer: Peer, topic: str = "T", queue_id: int = 0, **more: str) -> tuple
     return answer.code, answer.ext.get("offset")
 
 
-def test_offsets(bench: Bench) -> None:
-    peer = bench.peer()
+def test_offsets(peer: Peer) -> None:
     assert query(peer, "NoSuch") == (22, None)
     peer.ask(SEND, send_ext(), b"a")
     assert query(peer) == (0, "0")  # young: message 0 is in memory
@@ -60,8 +59,7 @@ def test_offsets(bench: Bench) -> None:
     assert query(peer) == (0, "0")
 
 
-def test_offsets_of_many_queues(bench: Bench) -> None:
-    peer = bench.peer()
+def test_offsets_of_many_queues(peer: Peer) -> None:
     for body in (b"a", b"b"):
         peer.ask(SEND, send_ext(), body)
     first = {"topic": "T", "queueId": "0", "mqsparkQueues": "true"}
@@ -93,8 +91,7 @@ def test_an_old_queue_is_not_consumed_from_its_start(tmp_path: Path) -> None:
     assert query(peer) == (22, None)
 
 
-def test_queue_ends_and_times(bench: Bench) -> None:
-    peer = bench.peer()
+def test_queue_ends_and_times(bench: Bench, peer: Peer) -> None:
     queue = {"topic": "T", "queueId": "0"}
 
     def ask(code: int, **more: str) -> str:
@@ -117,8 +114,7 @@ def test_queue_ends_and_times(bench: Bench) -> None:
     assert ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(start + 9_999)) == "3"
 
 
-def test_view_a_message_by_its_id(bench: Bench) -> None:
-    peer = bench.peer()
+def test_view_a_message_by_its_id(peer: Peer) -> None:
     for body in (b"first", b"second"):
         sent = peer.ask(SEND, send_ext(), body)
     offset = int(sent.ext["msgId"][16:], 16)
@@ -163,8 +159,7 @@ def test_a_message_is_viewed_by_the_topic_that_it_is_for(
         assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b""), topic
 
 
-def test_clone_offsets(bench: Bench) -> None:
-    peer = bench.peer()
+def test_clone_offsets(bench: Bench, peer: Peer) -> None:
     for topic in ("T", "U"):
         peer.ask(SEND, send_ext(topic), b"a")
     group(peer, "CG")
@@ -178,9 +173,8 @@ def test_clone_offsets(bench: Bench) -> None:
     assert bench.broker.state.offsets.queues("D", "U") == {0: 1}
 
 
-def test_what_a_group_commits_before_it_hears_of_a_reset_does_not_count(bench: Bench) -> None:
+def test_what_a_group_commits_before_it_hears_of_a_reset_does_not_count(bench: Bench, peer: Peer) -> None:
     """ConsumerManageProcessor answers so until a pull or a pop has taken the reset."""
-    peer = bench.peer()
     for _ in range(3):
         peer.ask(SEND, send_ext(), b"a")
     group(peer, "CG")
@@ -198,8 +192,7 @@ def test_what_a_group_commits_before_it_hears_of_a_reset_does_not_count(bench: B
     ]
 
 
-def test_reset_offsets(bench: Bench) -> None:
-    peer = bench.peer()
+def test_reset_offsets(bench: Bench, peer: Peer) -> None:
     for _ in range(3):
         peer.ask(SEND, send_ext(), b"a")
         bench.clock.advance(1_000)
@@ -257,8 +250,7 @@ def test_progress_in_many_topics_of_few_queues_is_told_in_slices(
     assert most <= QUEUES_AT_ONCE + queues
 
 
-def test_topic_and_consumer_statistics(bench: Bench) -> None:
-    peer = bench.peer()
+def test_topic_and_consumer_statistics(bench: Bench, peer: Peer) -> None:
     for _ in range(5):
         peer.ask(SEND, send_ext(), b"a")
     sent_ms = bench.clock.now_ms()
@@ -293,14 +285,12 @@ def test_topic_and_consumer_statistics(bench: Bench) -> None:
         assert peer.ask(code, {"topic": "none"}).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_rates(bench: Bench) -> None:
-    peer = bench.peer()
+def test_rates(bench: Bench, peer: Peer) -> None:
     bench.broker.tick()
     for _ in range(60):
         for _ in range(2):
             peer.ask(SEND, send_ext(), b"a")
-        bench.clock.advance(1_000)
-        bench.broker.tick()
+        bench.later(1_000)
     assert body_of(peer, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})["topicPutTps"] == pytest.approx(
         2.0
     )
@@ -313,8 +303,7 @@ def test_rates(bench: Bench) -> None:
     assert peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, unknown).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_consume_queue_entries(bench: Bench) -> None:
-    peer = bench.peer()
+def test_consume_queue_entries(peer: Peer) -> None:
     for tag in ("TagA", "TagB", ""):
         peer.ask(SEND, send_ext(properties=f"TAGS\x01{tag}\x02" if tag else ""), b"a")
     ext = {"topic": "T", "queueId": "0", "index": "1", "count": "5"}
@@ -326,8 +315,7 @@ def test_consume_queue_entries(bench: Bench) -> None:
     )
 
 
-def test_views(bench: Bench) -> None:
-    peer = bench.peer()
+def test_views(bench: Bench, peer: Peer) -> None:
     for _ in range(5):
         peer.ask(SEND, send_ext(), b"a")
     group(peer, "CG")
@@ -341,7 +329,6 @@ def test_views(bench: Bench) -> None:
     assert shown.topics == [TopicLag("T", 3, [QueueLag(0, 2, None, 5, 3)])]
 
 
-def test_what_does_not_exist(bench: Bench) -> None:
-    peer = bench.peer()
+def test_what_does_not_exist(peer: Peer) -> None:
     unknown = peer.ask(9999)
     assert (unknown.code, unknown.remark) == (3, " request type 9999 not supported")

@@ -74,11 +74,9 @@ def test_an_answer_is_passed_on_as_it_is(bench: Bench) -> None:
 def test_a_client_that_says_nothing_or_goes(bench: Bench) -> None:
     client = consumer(bench)
     admin, _ = tool(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
-    bench.clock.advance(9_999)
-    bench.broker.tick()
+    bench.later(9_999)
     assert admin.heard() == []
-    bench.clock.advance(1)
-    bench.broker.tick()
+    bench.later(1)
     (late,) = admin.heard()
     assert late.code == ResponseCode.CONSUME_MSG_TIMEOUT
     admin, _ = tool(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
@@ -157,8 +155,7 @@ def test_the_progress_of_all_clients_is_gathered(bench: Bench) -> None:
         body = encode_body(GetConsumerStatusBody(message_queue_table={key: number}))
         answer(clients[client_id], request, 0, b"[nonsense" if client_id == "c3" else body)
     assert admin.heard() == []
-    bench.clock.advance(5_000)
-    bench.broker.tick()
+    bench.later(5_000)
     (gathered,) = admin.heard()
     table = decode_body(GetConsumerStatusBody, gathered.body).consumer_table
     assert table == {"c1": {key: 0}, "c2": {key: 1}}

@@ -53,8 +53,7 @@ def members(peer: Peer, group: str = "CG") -> list[str]:
     return sorted(json.loads(answer.body)["consumerIdList"])
 
 
-def test_a_heartbeat_registers_and_answers(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_heartbeat_registers_and_answers(bench: Bench, peer: Peer) -> None:
     assert heartbeat(peer, "c1", "T") == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
     assert members(peer) == ["c1"]
     retry = bench.broker.state.topics.get("%RETRY%CG")
@@ -63,9 +62,8 @@ def test_a_heartbeat_registers_and_answers(bench: Bench) -> None:
     assert bench.broker.publication.due  # tools look groups up by the route of their retry topic
 
 
-def test_a_list_of_members_has_fields_although_none(bench: Bench) -> None:
+def test_a_list_of_members_has_fields_although_none(bench: Bench, peer: Peer) -> None:
     """As RocketMQ answers, whose header for it is empty."""
-    peer = bench.peer()
     heartbeat(peer, "c1", "T")
     peer.give(LIST, {"consumerGroup": "CG"})
     bench.broker.turn()
@@ -133,8 +131,7 @@ def test_a_client_that_comes_back_on_another_connection_is_one_member(bench: Ben
     assert members(new) == ["c1"]
 
 
-def test_a_newer_subscription_replaces_an_older_one_only(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_newer_subscription_replaces_an_older_one_only(bench: Bench, peer: Peer) -> None:
     heartbeat(peer, "c1", subscriptions=[subscription("T", "A", 5)])
     heartbeat(peer, "c1", subscriptions=[subscription("T", "B", 4)])
     group = bench.broker.state.clients.consumer("CG")
@@ -155,22 +152,19 @@ def test_unknown_groups_are_left_out_when_they_may_not_be_created(tmp_path: Path
     assert [m.client_id for m in bench.broker.state.clients.producer_members("PG")] == ["c1"]
 
 
-def test_a_group_with_an_illegal_name_is_left_out(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_group_with_an_illegal_name_is_left_out(peer: Peer) -> None:
     heartbeat(peer, "c1", "T", group="no spaces")
     assert members(peer, "no spaces") == []
 
 
-def test_the_second_version_of_heartbeats(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_second_version_of_heartbeats(bench: Bench, peer: Peer) -> None:
     assert heartbeat(peer, "c1", "T", heartbeatFingerprint=7)["IS_SUB_CHANGE"] == "true"
     assert heartbeat(peer, "c1", "T", heartbeatFingerprint=7)["IS_SUB_CHANGE"] == "false"
     bench.clock.advance(100_000)
     bare = {"subscriptions": [], "heartbeatFingerprint": 7, "withoutSub": True}
     body = {"clientID": "c1", "consumerDataSet": [{"groupName": "CG"}], **bare}
     assert peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode()).ext["IS_SUB_CHANGE"] == "false"
-    bench.clock.advance(100_000)
-    bench.broker.tick()
+    bench.later(100_000)
     assert members(peer) == ["c1"]
     group = bench.broker.state.clients.consumer("CG")
     assert group is not None
@@ -216,8 +210,7 @@ def test_connections_are_listed_in_slices(
     assert bytes(answer.body).count(b'"c') >= 10
 
 
-def test_connections_as_tools_see_them(bench: Bench) -> None:
-    peer = bench.peer()
+def test_connections_as_tools_see_them(peer: Peer) -> None:
     heartbeat(peer, "c1", "T", producer="PG")
     shown = json.loads(peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "CG"}).body)
     assert shown["connectionSet"] == [
@@ -235,8 +228,7 @@ def test_connections_as_tools_see_them(bench: Bench) -> None:
     assert peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, gone).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_ordinals_of_the_old_clients(bench: Bench) -> None:
-    peer = bench.peer()
+def test_ordinals_of_the_old_clients(peer: Peer) -> None:
     body = {
         "clientID": "cpp",
         "consumerDataSet": [
@@ -259,8 +251,7 @@ def test_ordinals_of_the_old_clients(bench: Bench) -> None:
     assert shown["connectionSet"][0]["language"] == "CPP"
 
 
-def test_client_configuration_is_checked(bench: Bench) -> None:
-    peer = bench.peer()
+def test_client_configuration_is_checked(peer: Peer) -> None:
 
     def check(**data: str) -> int:
         body = {"clientId": "c", "group": "CG", "subscriptionData": {"topic": "T", **data}}
@@ -293,8 +284,7 @@ def unlock(peer: Peer, client: str, *queue_ids: int) -> None:
     assert peer.ask(RequestCode.UNLOCK_BATCH_MQ, None, json.dumps(body).encode()).code == 0
 
 
-def test_locks(bench: Bench) -> None:
-    peer = bench.peer()
+def test_locks(bench: Bench, peer: Peer) -> None:
     assert lock(peer, "c1", 0, 1) == [0, 1]
     assert lock(peer, "c2", 1, 2) == [2]
     assert lock(peer, "c2", 0, group="Other") == [0]
@@ -306,6 +296,5 @@ def test_locks(bench: Bench) -> None:
     assert lock(peer, "c1", 0) == [0]  # renewed at the last moment
     bench.clock.advance(60_001)
     assert lock(peer, "c2", 0) == [0]  # expired
-    bench.clock.advance(120_000)
-    bench.broker.tick()
+    bench.later(120_000)
     assert bench.broker.state.locks.ledger.entries == 0

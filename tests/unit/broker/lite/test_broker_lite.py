@@ -83,8 +83,7 @@ def ack(bench: Bench, peer: Peer, popped: Command, lite_topic: str, offset: int,
     return peer.ask(RequestCode.ACK_MESSAGE, ext)
 
 
-def test_a_client_gets_what_it_subscribes_to_in_order(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_client_gets_what_it_subscribes_to_in_order(bench: Bench, peer: Peer) -> None:
     assert subscribe(peer, "PARTIAL_ADD", "a", "b").code == ResponseCode.SUCCESS
     for number in range(3):
         assert send(peer, "a", b"a%d" % number).code == ResponseCode.SUCCESS
@@ -102,8 +101,7 @@ def test_a_client_gets_what_it_subscribes_to_in_order(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == [b"a3"]
 
 
-def test_what_is_not_acknowledged_comes_again_with_its_count(bench: Bench) -> None:
-    peer = bench.peer()
+def test_what_is_not_acknowledged_comes_again_with_its_count(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "PARTIAL_ADD", "a")
     send(peer, "a", b"a0")
     assert bodies(pop(bench, peer)) == [b"a0"]
@@ -112,9 +110,8 @@ def test_what_is_not_acknowledged_comes_again_with_its_count(bench: Bench) -> No
     assert (bodies(again), again.ext["orderCountInfo"]) == ([b"a0"], "1")
 
 
-def test_what_is_handed_out_comes_to_nobody_else_before_its_time_is_up(bench: Bench) -> None:
+def test_what_is_handed_out_comes_to_nobody_else_before_its_time_is_up(bench: Bench, peer: Peer) -> None:
     """Also when the state of ordered pops is cleaned meanwhile, every five minutes."""
-    peer = bench.peer()
     subscribe(peer, "PARTIAL_ADD", "a")
     send(peer, "a", b"a0")
     bench.run_for(290_000, 10_000)
@@ -174,8 +171,7 @@ def test_an_exclusive_lite_topic_has_one_client(bench: Bench) -> None:
     assert bodies(pop(bench, two, "c2", of="EX")) == [b"a0"]
 
 
-def test_events_of_a_client_that_left_go_to_another(bench: Bench) -> None:
-    peer = bench.peer()
+def test_events_of_a_client_that_left_go_to_another(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "PARTIAL_ADD", "a", client="c1")
     send(peer, "a", b"a0")
     subscribe(peer, "PARTIAL_ADD", "a", client="c2")
@@ -187,8 +183,7 @@ def test_events_of_a_client_that_left_go_to_another(bench: Bench) -> None:
     assert bench.broker.services.lite.clients.ledger.bytes == 0
 
 
-def test_events_of_a_silent_client_go_to_another(bench: Bench) -> None:
-    peer = bench.peer()
+def test_events_of_a_silent_client_go_to_another(bench: Bench, peer: Peer) -> None:
     for client in ("c1", "c2"):
         subscribe(peer, "PARTIAL_ADD", "a", client=client)
     send(peer, "a", b"a0")
@@ -203,9 +198,8 @@ def test_events_of_a_silent_client_go_to_another(bench: Bench) -> None:
     assert bodies(popped) == [b"a0"]
 
 
-def test_a_client_with_more_news_than_may_wait_gets_all_in_time(bench: Bench) -> None:
+def test_a_client_with_more_news_than_may_wait_gets_all_in_time(bench: Bench, peer: Peer) -> None:
     group(bench, "FEW", lite_sub_client_max_event_cnt="10")
-    peer = bench.peer()
     names = [f"t{number}" for number in range(30)]
     subscribe(peer, "PARTIAL_ADD", *names, of="FEW")
     for name in names:
@@ -222,9 +216,8 @@ def test_a_client_with_more_news_than_may_wait_gets_all_in_time(bench: Bench) ->
     assert sorted(received) == sorted(name.encode() for name in names)
 
 
-def test_a_wildcard_group_reads_every_lite_topic(bench: Bench) -> None:
+def test_a_wildcard_group_reads_every_lite_topic(bench: Bench, peer: Peer) -> None:
     group(bench, "ALL", lite_sub_wildcard="true")
-    peer = bench.peer()
     refused = subscribe(peer, "PARTIAL_ADD", "a", of="ALL")
     assert (refused.code, "not supported for this group" in (refused.remark or "")) == (
         ResponseCode.ILLEGAL_OPERATION,
@@ -256,10 +249,9 @@ def test_news_beyond_the_limit_of_a_client_come_after_a_delay(bench: Bench, wild
     assert (early, late) == (([b"y0"], []) if wildcard else ([], [b"y0"]))
 
 
-def test_how_soon_news_beyond_the_limit_come_is_a_setting(bench: Bench) -> None:
+def test_how_soon_news_beyond_the_limit_come_is_a_setting(bench: Bench, peer: Peer) -> None:
     """maxClientEventCount, liteEventFullDispatchDelayTime."""
     bench.config.max_client_event_count, bench.config.lite_event_full_dispatch_delay_time = 1, 3_000
-    peer = bench.peer()
     subscribe(peer, "COMPLETE_ADD", "x", "y")
     bench.run_for(6_000)  # a subscription has a full dispatch of its own
     send(peer, "x", b"x0")
@@ -302,7 +294,6 @@ def test_a_wall_clock_that_is_set_makes_no_client_silent_and_no_silent_one_stay(
     assert clients.find("c1") is not None
     bench.run_for(60_000, 1_000)
     assert clients.find("c1") is None
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -323,8 +314,7 @@ def test_when_a_lite_topic_that_has_expired_goes(
     assert not bench.broker.state.store.table.light
 
 
-def test_where_a_subscription_begins(bench: Bench) -> None:
-    peer = bench.peer()
+def test_where_a_subscription_begins(bench: Bench, peer: Peer) -> None:
     for number in range(3):
         send(peer, "a", b"a%d" % number)
     for of, kind, value, expected in (
@@ -415,8 +405,7 @@ def test_groups_and_topics_are_looked_through_in_slices(
         assert sum(1 for _ in work) == count
 
 
-def test_what_tools_are_told(bench: Bench) -> None:
-    peer = bench.peer()
+def test_what_tools_are_told(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "PARTIAL_ADD", "a", "b")
     for _ in range(3):
         send(peer, "a")
@@ -460,8 +449,7 @@ def test_what_tools_are_told(bench: Bench) -> None:
         assert peer.ask(code, ext).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_restart_keeps_lite_topics_and_offsets(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_restart_keeps_lite_topics_and_offsets(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "PARTIAL_ADD", "a")
     for number in range(3):
         send(peer, "a", b"a%d" % number)
@@ -474,9 +462,8 @@ def test_a_restart_keeps_lite_topics_and_offsets(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == [b"a1", b"a2"]
 
 
-def test_a_kill_keeps_lite_topics_and_offsets(bench: Bench) -> None:
+def test_a_kill_keeps_lite_topics_and_offsets(bench: Bench, peer: Peer) -> None:
     """Also one whose queue the checkpoint has never seen, and what was acknowledged before the table was saved."""
-    peer = bench.peer()
     subscribe(peer, "PARTIAL_ADD", "a", "b")
     for number in range(3):
         send(peer, "a", b"a%d" % number)

@@ -36,7 +36,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = started(tmp_path)
     yield bench
     validate(bench.broker)
-    bench.close()
 
 
 def watch_ext(
@@ -60,8 +59,7 @@ def told(peer: Peer) -> list[str]:
 # --- notifications ---
 
 
-def test_a_notification_says_that_there_is_something_and_takes_nothing(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_notification_says_that_there_is_something_and_takes_nothing(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "COMPLETE_ADD", "a")
     assert peer.ask(RequestCode.NOTIFICATION, watch_ext(bench, poll_ms=0)).ext["hasMsg"] == "false"
     send(peer, "a", b"a0")
@@ -83,8 +81,7 @@ def test_a_parked_notification_is_woken_by_a_message_of_its_client_alone(bench: 
     assert bodies(pop(bench, peer)) == [b"a0"]
 
 
-def test_a_notification_ends_with_its_time(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_notification_ends_with_its_time(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "COMPLETE_ADD", "a")
     watch(bench, peer, poll_ms=1_000)
     bench.run_for(900)
@@ -106,8 +103,7 @@ def test_one_notification_of_a_client_is_woken_by_each_message(bench: Bench) -> 
     assert told(peer) == ["true"], "its time is up, and both messages are there"
 
 
-def test_a_message_that_becomes_visible_again_wakes_it(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_message_that_becomes_visible_again_wakes_it(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "COMPLETE_ADD", "a")
     send(peer, "a")
     assert bodies(pop(bench, peer)) == [b"m"]
@@ -166,9 +162,8 @@ def remembered() -> int:
     return sum(isinstance(each, LiteWaiter) for each in gc.get_objects())
 
 
-def test_too_many_notifications_are_told_so(bench: Bench) -> None:
+def test_too_many_notifications_are_told_so(bench: Bench, peer: Peer) -> None:
     bench.config.max_pop_polling_size = 2
-    peer = bench.peer()
     subscribe(peer, "COMPLETE_ADD", "a")
     for _ in range(2):
         watch(bench, peer)
@@ -179,8 +174,7 @@ def test_too_many_notifications_are_told_so(bench: Bench) -> None:
     assert bench.broker.services.lite.watch.parked.ledger.bytes == 0
 
 
-def test_a_notification_of_other_consumers_does_not_see_lite_topics(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_notification_of_other_consumers_does_not_see_lite_topics(bench: Bench, peer: Peer) -> None:
     subscribe(peer, "COMPLETE_ADD", "a")
     ext = {**watch_ext(bench, poll_ms=0), "isLiteConsumer": "false"}
     before = peer.ask(RequestCode.NOTIFICATION, ext).ext["hasMsg"]
@@ -193,15 +187,21 @@ def test_a_notification_of_other_consumers_does_not_see_lite_topics(bench: Bench
 
 
 @pytest.fixture
-def exclusive(bench: Bench) -> tuple[Peer, Peer]:
-    """Two clients of a group whose lite topics have one client; the first one was evicted from ``a`` and has not heard
-    it yet."""
+def one(bench: Bench) -> Peer:
+    """A client of a group whose lite topics have one client."""
     group(bench, "EX", lite_sub_model="Exclusive")
-    one, two = bench.peer(), bench.peer()
+    one = bench.peer()
     subscribe(one, "PARTIAL_ADD", "a", "b", client="c1", of="EX")
+    return one
+
+
+@pytest.fixture
+def two(bench: Bench, one: Peer) -> Peer:
+    """Another one, for which the first was evicted from ``a`` and has not heard it yet."""
+    two = bench.peer()
     subscribe(two, "PARTIAL_ADD", "a", client="c2", of="EX")
     one.heard()
-    return one, two
+    return two
 
 
 def repeat(bench: Bench, peer: Peer, client: str, *names: str) -> list[str]:
@@ -224,10 +224,9 @@ def notified(peer: Peer) -> list[str]:
 
 
 def test_an_evicted_client_that_repeats_its_subscriptions_stays_evicted(
-    bench: Bench, exclusive: tuple[Peer, Peer]
+    bench: Bench, one: Peer, two: Peer
 ) -> None:
     """It is told again: it may not have heard it."""
-    one, two = exclusive
     for _ in range(2):
         assert repeat(bench, one, "c1", "a", "b") == ["a"]
     for number in range(4):
@@ -237,10 +236,7 @@ def test_an_evicted_client_that_repeats_its_subscriptions_stays_evicted(
     assert bodies(pop(bench, two, "c2", of="EX")) == [b"a0", b"a1", b"a2", b"a3"]
 
 
-def test_an_evicted_client_gets_the_topic_back_by_its_name(
-    bench: Bench, exclusive: tuple[Peer, Peer]
-) -> None:
-    one, two = exclusive
+def test_an_evicted_client_gets_the_topic_back_by_its_name(bench: Bench, one: Peer, two: Peer) -> None:
     subscribe(one, "PARTIAL_ADD", "a", client="c1", of="EX")
     assert notified(two) == ["a"]
     assert repeat(bench, one, "c1", "a", "b") == []
@@ -250,9 +246,8 @@ def test_an_evicted_client_gets_the_topic_back_by_its_name(
 
 
 def test_an_eviction_is_over_when_the_client_no_longer_names_the_topic(
-    bench: Bench, exclusive: tuple[Peer, Peer]
+    bench: Bench, one: Peer, two: Peer
 ) -> None:
-    one, two = exclusive
     subscribe(one, "COMPLETE_ADD", "b", client="c1", of="EX")
     subscribe(two, "COMPLETE_REMOVE", client="c2", of="EX")
     assert repeat(bench, one, "c1", "a", "b") == []
@@ -260,8 +255,7 @@ def test_an_eviction_is_over_when_the_client_no_longer_names_the_topic(
     assert bodies(pop(bench, one, "c1", of="EX")) == [b"a0"]
 
 
-def test_an_eviction_is_over_with_the_client(bench: Bench, exclusive: tuple[Peer, Peer]) -> None:
-    one, _ = exclusive
+def test_an_eviction_is_over_with_the_client(bench: Bench, one: Peer, two: Peer) -> None:
     subscribe(one, "COMPLETE_REMOVE", client="c1", of="EX")
     assert repeat(bench, one, "c1", "a") == []
     for client in ("c1", "c2"):
@@ -270,9 +264,8 @@ def test_an_eviction_is_over_with_the_client(bench: Bench, exclusive: tuple[Peer
 
 
 def test_evictions_of_a_group_that_shares_its_topics_from_now_on_mean_nothing(
-    bench: Bench, exclusive: tuple[Peer, Peer]
+    bench: Bench, one: Peer, two: Peer
 ) -> None:
-    one, two = exclusive
     group(bench, "EX", lite_sub_model="Shared")
     assert repeat(bench, one, "c1", "a", "b") == []
     subscribe(two, "COMPLETE_REMOVE", client="c2", of="EX")
@@ -281,9 +274,8 @@ def test_evictions_of_a_group_that_shares_its_topics_from_now_on_mean_nothing(
 
 
 def test_a_parked_pop_of_an_evicted_client_gets_nothing_of_the_topic(
-    bench: Bench, exclusive: tuple[Peer, Peer]
+    bench: Bench, one: Peer, two: Peer
 ) -> None:
-    one, two = exclusive
     subscribe(one, "COMPLETE_ADD", "a", client="c1", of="EX")
     one.heard()
     one.give(RequestCode.POP_LITE_MESSAGE, pop_ext(bench, "c1", 2_000, of="EX"))
@@ -329,9 +321,8 @@ def test_a_reset_of_a_lite_topic_does_not_wait_for_what_is_handed_out(bench: Ben
     assert bench.broker.state.offsets.query(GROUP, f"%LMQ%${PARENT}$a", 0) == 3
 
 
-def test_a_reset_is_taken_once_and_leaves_nothing(bench: Bench) -> None:
+def test_a_reset_is_taken_once_and_leaves_nothing(bench: Bench, peer: Peer) -> None:
     """RocketMQ before 5.5.1 keeps an empty table for each group and lite topic that was ever reset."""
-    peer = bench.peer()
     subscribe(peer, "PARTIAL_ADD", "a")
     send(peer, "a", b"a0")
     assert bodies(pop(bench, peer)) == [b"a0"]
@@ -368,7 +359,6 @@ def test_a_lite_topic_goes_with_its_last_message(tmp_path: Path, forever: bool) 
     assert state.offsets.pending_reset(GROUP, queue, 0) is None
     assert state.offsets.query(GROUP, queue, 0) == -1
     validate(bench.broker)
-    bench.close()
 
 
 # --- what tools ask ---
@@ -388,12 +378,10 @@ def test_the_number_of_light_queues_is_shown_where_there_may_be_some(tmp_path: P
         for sample in metric.samples
     ]
     assert shown == ([2.0] if enabled else [])
-    bench.close()
 
 
-def test_a_client_is_shown_and_served_with_its_own_group_alone(bench: Bench) -> None:
+def test_a_client_is_shown_and_served_with_its_own_group_alone(bench: Bench, peer: Peer) -> None:
     group(bench, "OTHER")
-    peer = bench.peer()
     subscribe(peer, "COMPLETE_ADD", "a")
 
     def names(of: str) -> object:

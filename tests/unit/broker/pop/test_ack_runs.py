@@ -136,8 +136,7 @@ def test_what_is_not_written_is_refused(bench: Bench, monkeypatch: pytest.Monkey
     assert [*run.answers] == [0, 1]
 
 
-def test_a_store_that_fails_refuses_what_waits(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_store_that_fails_refuses_what_waits(bench: Bench) -> None:
     put(bench, "a")
     popped = pop(bench, bench.peer())
     run, ended = run_of(bench, popped)

@@ -46,17 +46,15 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
     validate(pair.slave.broker)
-    pair.close()
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Bench]:
+def other(tmp_path: Path) -> Bench:
     """A master of another name, which has the topic."""
     other = make_master(tmp_path / "o", **{**ACTING, "skip_pre_online": True, "broker_name": "b-b"})
     put(other, "other's own")
     pop(other, other.peer())
-    yield other
-    other.close()
+    return other
 
 
 def asks(pair: Pair, peer: Peer, code: int, header: dict[str, str], body: bytes = b"") -> Command | None:
@@ -250,8 +248,7 @@ def test_another_broker_revives_what_was_not_acknowledged(pair: Pair, other: Ben
 
 def test_messages_of_a_broker_that_is_away_are_asked_for_again(pair: Pair, other: Bench) -> None:
     put(pair.master, "a", "b")
-    pair.lose_master()
-    other.clock.wall_ms = pair.slave.clock.wall_ms
+    pair.lose_master(other)
     popped_at(pair, pair.slave.peer())
     for message in pair.arrived:
         deliver(other, message)
@@ -263,8 +260,7 @@ def test_messages_of_a_broker_that_is_away_are_asked_for_again(pair: Pair, other
 
 def test_check_points_of_others_outlive_a_crash(pair: Pair, other: Bench) -> None:
     put(pair.master, "a")
-    pair.lose_master()
-    other.clock.wall_ms = pair.slave.clock.wall_ms
+    pair.lose_master(other)
     popped_at(pair, pair.slave.peer())
     for message in pair.arrived:
         deliver(other, message)
@@ -326,8 +322,7 @@ def test_records_that_cannot_be_are_refused(other: Bench) -> None:
 
 def test_rocketmqs_records_are_taken(pair: Pair, other: Bench) -> None:
     put(pair.master, "a", "b")
-    pair.lose_master()
-    other.clock.wall_ms = pair.slave.clock.wall_ms
+    pair.lose_master(other)
     ck = check_point(other, n=2, d=[0, 1])
     due_ms = other.clock.now_ms() + 10_000
     ack = {"ao": 0, "bn": "b-a", "c": "CG", "pt": ck["pt"], "q": 0, "so": 0, "t": "T"}
@@ -340,8 +335,7 @@ def test_rocketmqs_records_are_taken(pair: Pair, other: Bench) -> None:
 def test_a_broker_gives_what_was_not_asked_for(pair: Pair, other: Bench) -> None:
     """Or nothing that is a message."""
     put(pair.master, "a", "b")
-    pair.lose_master()
-    other.clock.wall_ms = pair.slave.clock.wall_ms
+    pair.lose_master(other)
     assert escaped(other, check_point(other), "ck", other.clock.now_ms() + 9_000) == 0
     peers = other.broker.state.peers
     while not (due := peers.due()):
@@ -358,8 +352,7 @@ def test_a_message_that_fits_nowhere_is_in_no_others_way(
     pair: Pair, other: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(pair.master, "a", "b")
-    pair.lose_master()
-    other.clock.wall_ms = pair.slave.clock.wall_ms
+    pair.lose_master(other)
     relay = Writer.relay
 
     def refusing(writer: Writer, record: Parts, *where: Any) -> StoredPosition:
@@ -421,13 +414,11 @@ def test_what_the_dead_master_held_for_a_third_broker_is_revived(
         deliver(other, message)
         assert live(other, third, 30_000) == ["b-c"]
         assert retried(other).count(b"third's") == 1
-    third.close()
 
 
 def test_a_deleted_group_gets_nothing_from_elsewhere(pair: Pair, other: Bench) -> None:
     put(pair.master, "a")
-    pair.lose_master()
-    other.clock.wall_ms = pair.slave.clock.wall_ms
+    pair.lose_master(other)
     assert escaped(other, check_point(other, c="Gone"), "ck", other.clock.now_ms() + 9_000) == 0
     other.broker.state.subscriptions.remove("Gone")
     assert live(other, pair.slave, 20_000) == []
@@ -440,4 +431,3 @@ def test_a_message_that_is_there_no_longer_is_given_up(other: Bench) -> None:
     assert escaped(other, check_point(other, so=7), "ck", other.clock.now_ms() + 9_000) == 0
     assert live(other, elsewhere, 40_000) == ["b-a"]
     assert retried(other) == []
-    elsewhere.close()

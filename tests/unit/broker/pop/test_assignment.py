@@ -160,8 +160,7 @@ def test_without_an_answer_the_broker_says_what_it_knows(tmp_path: Path) -> None
     bench.broker.state.topics.put(TopicConfig("T", 1, 1, 6))
     peer = join(bench, "c1")
     peer.give(QUERY, {}, question("c1"))
-    bench.clock.advance(1_600)
-    bench.broker.tick()
+    bench.later(1_600)
     (answer,) = peer.heard()
     assert assignments(answer) == [("b-a", 0, "PULL")]
     assert bench.broker.requests.routes.due() == ["T"]

@@ -12,7 +12,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
-from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.pop_kit import (
     ACK,
     CHANGE,
@@ -74,9 +74,8 @@ def test_groups_do_not_share(bench: Bench) -> None:
     assert bodies(pop(bench, bench.peer())) == bodies(pop(bench, bench.peer(), group="CG2")) == ["a"]
 
 
-def test_what_is_acknowledged_stays_away(bench: Bench) -> None:
+def test_what_is_acknowledged_stays_away(bench: Bench, peer: Peer) -> None:
     put(bench, "a", "b")
-    peer = bench.peer()
     for one in pop(bench, peer):
         for _ in range(2):  # again changes nothing
             assert peer.ask(ACK, ack_ext(one)).code == 0
@@ -84,9 +83,8 @@ def test_what_is_acknowledged_stays_away(bench: Bench) -> None:
     assert pop(bench, peer) == []
 
 
-def test_what_is_not_acknowledged_comes_back(bench: Bench) -> None:
+def test_what_is_not_acknowledged_comes_back(bench: Bench, peer: Peer) -> None:
     put(bench, "a", "b", "c", tag="red")
-    peer = bench.peer()
     popped = pop(bench, peer)
     assert peer.ask(ACK, ack_ext(popped[1])).code == 0
     pass_time(bench, INVISIBLE_MS - 1_000)
@@ -105,9 +103,8 @@ def test_what_is_not_acknowledged_comes_back(bench: Bench) -> None:
     assert pop(bench, peer) == []
 
 
-def test_retries_are_retried_in_their_topic(bench: Bench) -> None:
+def test_retries_are_retried_in_their_topic(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     for times in range(3):
         (one,) = pop(bench, peer)
         assert one.message.reconsume_times == times
@@ -130,19 +127,17 @@ def test_retry_topics_of_the_second_kind(tmp_path: Path, v1_too: bool) -> None:
     assert pop(bench, peer) == []
 
 
-def test_tags(bench: Bench) -> None:
+def test_tags(bench: Bench, peer: Peer) -> None:
     put(bench, "a", tag="red")
     put(bench, "b", tag="blue")
     put(bench, "c", tag="red")
-    peer = bench.peer()
     assert bodies(pop(bench, peer, exp="red")) == ["a", "c"]
     put(bench, "d", tag="blue")
     assert pop(bench, peer, exp="red") == []
     assert pop(bench, peer, exp="blue") == []  # passed over by the group
 
 
-def test_sql(bench: Bench) -> None:
-    peer = bench.peer()
+def test_sql(bench: Bench, peer: Peer) -> None:
     for number in range(5):
         peer.ask(SEND, send_ext(properties=f"n\x01{number}\x02"), str(number).encode())
     assert bodies(pop(bench, peer, expType="SQL92", exp="n > 2")) == ["3", "4"]
@@ -161,15 +156,13 @@ def test_a_waiting_pop_is_served_when_something_comes(bench: Bench) -> None:
     settle(bench)
     (answer,) = [*one.heard(), *two.heard()]  # one of them, not both
     assert bodies(handed_out(answer)) == ["b"]
-    bench.clock.advance(15_100)
-    bench.broker.tick()
+    bench.later(15_100)
     (late,) = [*one.heard(), *two.heard()]
     assert late.code == 210
 
 
-def test_a_waiting_pop_gets_retries(bench: Bench) -> None:
+def test_a_waiting_pop_gets_retries(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     pop(bench, peer)
     pass_time(bench, INVISIBLE_MS - 1_000)
     peer.give(POP, pop_ext(bench, pollTime="15000"))
@@ -179,9 +172,8 @@ def test_a_waiting_pop_gets_retries(bench: Bench) -> None:
     assert bodies(handed_out(answer)) == ["a"]
 
 
-def test_a_waiting_pop_looks_on_behind_what_it_does_not_want(bench: Bench) -> None:
+def test_a_waiting_pop_looks_on_behind_what_it_does_not_want(bench: Bench, peer: Peer) -> None:
     put(bench, "a", tag="blue")
-    peer = bench.peer()
     peer.give(POP, pop_ext(bench, pollTime="15000", exp="red"))
     bench.broker.turn()
     put(bench, "b", tag="blue")
@@ -268,33 +260,29 @@ def test_without_a_timer_there_is_no_pop(tmp_path: Path) -> None:
         ({"extraInfo": "0 1 1 77 0 b-a 0 0"}, 13),
     ],
 )
-def test_refused_acknowledgements(bench: Bench, ext: dict[str, str], code: int) -> None:
+def test_refused_acknowledgements(bench: Bench, peer: Peer, ext: dict[str, str], code: int) -> None:
     put(bench, "a")
-    peer = bench.peer()
     (one,) = pop(bench, peer)
     assert peer.ask(ACK, ack_ext(one) | ext).code == code
     assert peer.ask(CHANGE, ack_ext(one, invisibleTime="1000") | ext).code == code
 
 
-def test_a_new_group_begins_where_it_says(bench: Bench) -> None:
+def test_a_new_group_begins_where_it_says(bench: Bench, peer: Peer) -> None:
     put(bench, *"abc")
     bench.broker.state.store_config.access_message_in_memory_max_ratio = 0
-    peer = bench.peer()
     assert bodies(pop(bench, peer, initMode="1")) == ["c"]
     assert bodies(pop(bench, peer, group="CG2", initMode="0")) == ["a", "b", "c"]
 
 
-def test_a_reset_takes_back_what_is_handed_out(bench: Bench) -> None:
+def test_a_reset_takes_back_what_is_handed_out(bench: Bench, peer: Peer) -> None:
     put(bench, *"abc")
-    peer = bench.peer()
     pop(bench, peer)
     bench.broker.state.offsets.reset(peer.session, "CG", "T", 0, 1)
     assert bodies(pop(bench, peer)) == ["b", "c"]
 
 
-def test_the_invisible_time_is_changed(bench: Bench) -> None:
+def test_the_invisible_time_is_changed(bench: Bench, peer: Peer) -> None:
     put(bench, "a", "b")
-    peer = bench.peer()
     first, second = pop(bench, peer)
     again = change(peer, first, 10 * INVISIBLE_MS)
     assert isinstance(again, Popped)
@@ -305,9 +293,8 @@ def test_the_invisible_time_is_changed(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == ["b"]
 
 
-def test_a_changed_message_comes_back_when_it_now_should(bench: Bench) -> None:
+def test_a_changed_message_comes_back_when_it_now_should(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     (one,) = pop(bench, peer)
     change(peer, one, 5_000)
     pass_time(bench, 5_000 + REVIVAL_MS)
@@ -318,9 +305,8 @@ def test_a_changed_message_comes_back_when_it_now_should(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == ["a"]
 
 
-def test_a_change_in_the_same_millisecond_is_no_acknowledgement(bench: Bench) -> None:
+def test_a_change_in_the_same_millisecond_is_no_acknowledgement(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     (one,) = pop(bench, peer)
     change(peer, one, INVISIBLE_MS)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
@@ -329,12 +315,11 @@ def test_a_change_in_the_same_millisecond_is_no_acknowledgement(bench: Bench) ->
 
 @pytest.mark.parametrize("later_ms", [0, 10_000])
 def test_a_change_to_the_time_at_which_it_is_visible_anyway_loses_nothing(
-    bench: Bench, later_ms: int
+    bench: Bench, peer: Peer, later_ms: int
 ) -> None:
     """RocketMQ before 5.5.1 overwrites the old check point with the new one, and deletes it then: their keys are the
     message and that time."""
     put(bench, "a", "b")
-    peer = bench.peer()
     first, second = pop(bench, peer)
     pass_time(bench, later_ms)
     changed = [change(peer, each, INVISIBLE_MS - later_ms) for each in (first, second)]
@@ -346,9 +331,8 @@ def test_a_change_to_the_time_at_which_it_is_visible_anyway_loses_nothing(
     assert bodies(pop(bench, peer)) == ["a"]
 
 
-def test_a_receipt_that_ran_out_changes_nothing(bench: Bench) -> None:
+def test_a_receipt_that_ran_out_changes_nothing(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     (one,) = pop(bench, peer)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     refusal = change(peer, one, INVISIBLE_MS)
@@ -357,9 +341,8 @@ def test_a_receipt_that_ran_out_changes_nothing(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == ["a"]
 
 
-def test_over_a_restart(bench: Bench) -> None:
+def test_over_a_restart(bench: Bench, peer: Peer) -> None:
     put(bench, "a", "b", "c")
-    peer = bench.peer()
     popped = pop(bench, peer, maxMsgNums="2")
     peer.ask(ACK, ack_ext(popped[0]))
     bench.reopen()
@@ -369,9 +352,8 @@ def test_over_a_restart(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == ["b", "c"]
 
 
-def test_a_revival_is_not_repeated_by_a_restart(bench: Bench) -> None:
+def test_a_revival_is_not_repeated_by_a_restart(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     pop(bench, peer)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     bench.reopen()
@@ -418,9 +400,8 @@ def test_a_disk_that_hangs_bounds_what_is_handed_out(tmp_path: Path, monkeypatch
     assert len(pop(bench, peer)) == 2
 
 
-def test_acknowledgements_of_a_turn_are_one_record(bench: Bench) -> None:
+def test_acknowledgements_of_a_turn_are_one_record(bench: Bench, peer: Peer) -> None:
     put(bench, *"abcd")
-    peer = bench.peer()
     popped = pop(bench, peer)
     for one in popped[:3]:
         peer.give(ACK, ack_ext(one))
@@ -447,9 +428,8 @@ def revive_records(bench: Bench, queue_id: int) -> list[dict[str, object]]:
     return found
 
 
-def test_records_are_rocketmqs(bench: Bench) -> None:
+def test_records_are_rocketmqs(bench: Bench, peer: Peer) -> None:
     put(bench, "a", "b")
-    peer = bench.peer()
     one, _ = pop(bench, peer)
     peer.ask(ACK, ack_ext(one))
     ck, ack = revive_records(bench, one.receipt.revive_queue)
@@ -493,9 +473,8 @@ def test_a_deleted_topic_is_not_revived(bench: Bench) -> None:
     assert bench.broker.state.topics.get("%RETRY%CG_T") is None
 
 
-def test_retries_go_with_their_topic(bench: Bench) -> None:
+def test_retries_go_with_their_topic(bench: Bench, peer: Peer) -> None:
     put(bench, "a")
-    peer = bench.peer()
     pop(bench, peer)
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     assert bench.broker.state.topics.get("%RETRY%CG_T") is not None

@@ -47,8 +47,7 @@ def bodies(popped: list[Popped]) -> str:
     return "".join(one.body.decode() for one in popped)
 
 
-def test_a_queue_is_blocked_until_all_is_acknowledged(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_queue_is_blocked_until_all_is_acknowledged(bench: Bench, peer: Peer) -> None:
     first = pop(bench, peer, maxMsgNums="2")
     assert bodies(first) == "ab"
     assert {one.receipt.revive_queue for one in first} == {999}
@@ -61,15 +60,13 @@ def test_a_queue_is_blocked_until_all_is_acknowledged(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == "cd"
 
 
-def test_queues_do_not_block_each_other(bench: Bench) -> None:
+def test_queues_do_not_block_each_other(bench: Bench, peer: Peer) -> None:
     put(bench, *"xy", queue_id=1)
-    peer = bench.peer()
     assert bodies(pop(bench, peer, queueId="0")) == "abcd"
     assert bodies(pop(bench, peer)) == "xy"
 
 
-def test_what_is_not_acknowledged_comes_again_in_its_place(bench: Bench) -> None:
-    peer = bench.peer()
+def test_what_is_not_acknowledged_comes_again_in_its_place(bench: Bench, peer: Peer) -> None:
     first = pop(bench, peer, maxMsgNums="3")
     peer.ask(ACK, ack_ext(first[0]))
     pass_time(bench, INVISIBLE_MS + 500)
@@ -80,8 +77,7 @@ def test_what_is_not_acknowledged_comes_again_in_its_place(bench: Bench) -> None
     assert ask(bench, peer).ext["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 2;0 qo0%3 1;0 0 1"
 
 
-def test_an_attempt_is_repeated(bench: Bench) -> None:
-    peer = bench.peer()
+def test_an_attempt_is_repeated(bench: Bench, peer: Peer) -> None:
     assert bodies(pop(bench, peer, attemptId="one", maxMsgNums="2")) == "ab"
     assert pop(bench, peer, attemptId="two") == []
     answer = ask(bench, peer, attemptId="one", maxMsgNums="2")
@@ -101,8 +97,7 @@ def test_attempts_that_come_together_are_all_served(bench: Bench) -> None:
     assert {answer.code for answer in others.heard()} == {ResponseCode.POLLING_TIMEOUT}
 
 
-def test_a_stale_receipt_acknowledges_nothing(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_stale_receipt_acknowledges_nothing(bench: Bench, peer: Peer) -> None:
     (old,) = pop(bench, peer, maxMsgNums="1")
     pass_time(bench, INVISIBLE_MS + 500)
     pop(bench, peer, maxMsgNums="1")
@@ -111,14 +106,12 @@ def test_a_stale_receipt_acknowledges_nothing(bench: Bench) -> None:
     assert peer.ask(CHANGE, ack_ext(old, invisibleTime="1000")).code == 208
 
 
-def test_a_message_that_was_not_handed_out(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_message_that_was_not_handed_out(bench: Bench, peer: Peer) -> None:
     (one,) = pop(bench, peer, maxMsgNums="1")
     assert peer.ask(ACK, ack_ext(one, offset="3")).code == 13
 
 
-def test_the_invisible_time_is_changed(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_invisible_time_is_changed(bench: Bench, peer: Peer) -> None:
     (one,) = pop(bench, peer, maxMsgNums="1")
     answer = peer.ask(CHANGE, ack_ext(one, invisibleTime="2000"))
     assert answer.ext == {
@@ -149,8 +142,7 @@ def test_a_waiting_pop_is_served_when_the_queue_is_free(bench: Bench) -> None:
     assert bodies(handed_out(answer)) == "cd"
 
 
-def test_batches_of_acknowledgements(bench: Bench) -> None:
-    peer = bench.peer()
+def test_batches_of_acknowledgements(bench: Bench, peer: Peer) -> None:
     first = pop(bench, peer, maxMsgNums="3")
     entry = {
         "c": "CG",
@@ -182,8 +174,7 @@ def test_a_batch_of_acknowledgements_is_heard_out_before_a_waiting_pop(bench: Be
     assert bodies(handed_out(answer)) == "c"
 
 
-def test_a_notification_knows_of_blocked_queues(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_notification_knows_of_blocked_queues(bench: Bench, peer: Peer) -> None:
     ext = {
         "consumerGroup": "CG",
         "topic": "T",
@@ -197,8 +188,7 @@ def test_a_notification_knows_of_blocked_queues(bench: Bench) -> None:
     assert peer.ask(RequestCode.NOTIFICATION, ext).ext["hasMsg"] == "false"
 
 
-def test_the_block_outlives_a_restart(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_block_outlives_a_restart(bench: Bench, peer: Peer) -> None:
     first = pop(bench, peer, maxMsgNums="2", attemptId="one")
     peer.ask(ACK, ack_ext(first[1]))
     bench.reopen()
@@ -226,8 +216,7 @@ def test_the_block_outlives_a_restart(bench: Bench) -> None:
     assert bodies(pop(bench, peer)) == "cd"
 
 
-def test_an_acknowledgement_after_a_kill_passes_nothing_over(bench: Bench) -> None:
-    peer = bench.peer()
+def test_an_acknowledgement_after_a_kill_passes_nothing_over(bench: Bench, peer: Peer) -> None:
     first = pop(bench, peer, maxMsgNums="3")
     bench.crash()
     peer = bench.peer()
@@ -236,15 +225,13 @@ def test_an_acknowledgement_after_a_kill_passes_nothing_over(bench: Bench) -> No
     assert bodies(pop(bench, peer)) == "bcd"
 
 
-def test_a_reset_frees_the_queue(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_reset_frees_the_queue(bench: Bench, peer: Peer) -> None:
     pop(bench, peer)
     bench.broker.state.offsets.reset(peer.session, "CG", "T", 0, 2)
     assert bodies(pop(bench, peer)) == "cd"
 
 
-def test_what_is_not_wanted_is_passed_over(bench: Bench) -> None:
-    peer = bench.peer()
+def test_what_is_not_wanted_is_passed_over(bench: Bench, peer: Peer) -> None:
     assert pop(bench, peer, exp="red") == []
     put(bench, "e", tag="red")
     assert bodies(pop(bench, peer, exp="red")) == "e"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +31,17 @@ from tests.unit.static_kit import Pair, mapping, part
 QUEUES = 8
 REVIVAL_MS = 8_000
 
-Start = Callable[..., Bench]
+
+def started(root: Path, **settings: Any) -> Bench:
+    """A broker with a priority topic ``P`` of eight queues."""
+    bench = Bench(root, **settings)
+    resize(bench, QUEUES)
+    return bench
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a broker with a priority topic ``P`` of eight queues."""
-    started: list[Bench] = []
-
-    def start(**settings: Any) -> Bench:
-        bench = Bench(tmp_path / str(len(started)), **settings)
-        started.append(bench)
-        resize(bench, QUEUES)
-        return bench
-
-    yield start
-    for bench in started:
-        bench.close()
+def bench(tmp_path: Path) -> Bench:
+    return started(tmp_path)
 
 
 def resize(bench: Bench, queues: int) -> None:
@@ -75,9 +68,7 @@ def factor(peer: Peer, value: str | None, group: str = "CG") -> Any:
     return peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 
 
-def test_the_queue_is_the_priority(start: Start) -> None:
-    bench = start()
-    peer = bench.peer()
+def test_the_queue_is_the_priority(bench: Bench, peer: Peer) -> None:
     for priority in (0, 3, 7):
         assert send(peer, priority, queue_id=5) == priority
     assert [send(peer, beyond) for beyond in (8, 2_147_483_647)] == [7, 7]
@@ -85,10 +76,8 @@ def test_the_queue_is_the_priority(start: Start) -> None:
     assert message.priority == 3
 
 
-def test_a_priority_counts_in_any_topic(start: Start) -> None:
+def test_a_priority_counts_in_any_topic(peer: Peer) -> None:
     """RocketMQ asks the message, not the topic."""
-    bench = start()
-    peer = bench.peer()
     assert create(peer, "T") == 0
     answer = peer.ask(SEND, send_ext("T", 0, f"{PRIORITY}\x012\x02"), b"m")
     assert answer.ext["queueId"] == "2"
@@ -105,8 +94,7 @@ def test_the_logic_queue_of_a_static_topic_counts_before_the_priority(tmp_path: 
 
 
 @pytest.mark.parametrize("bad", ["-1", "high", "1.5", "2147483648", "9" * 5000, "1" + "\u0660" * 3, " 1"])
-def test_what_is_no_priority_is_sent_where_the_sender_wants(start: Start, bad: str) -> None:
-    bench = start()
+def test_what_is_no_priority_is_sent_where_the_sender_wants(bench: Bench, bad: str) -> None:
     assert send(bench.peer(), bad, queue_id=5) == 5
     (message,) = bench.records("P", 5)
     assert message.priority is None
@@ -121,18 +109,14 @@ def test_numbers_as_java_reads_them(value: str) -> None:
 
 
 @pytest.mark.parametrize("other", [f"{SHARDING_KEY}\x01k\x02", f"{DELAY}\x013\x02"])
-def test_a_message_of_another_type_loses_its_priority(start: Start, other: str) -> None:
-    bench = start()
-    peer = bench.peer()
+def test_a_message_of_another_type_loses_its_priority(bench: Bench, peer: Peer, other: str) -> None:
     assert send(peer, 7, queue_id=2, properties=other) == 2
     pass_time(bench, 15_000)
     (message,) = bench.records("P", 2)
     assert PRIORITY not in message.properties
 
 
-def test_a_half_message_has_no_priority(start: Start) -> None:
-    bench = start()
-    peer = bench.peer()
+def test_a_half_message_has_no_priority(bench: Bench, peer: Peer) -> None:
     text = f"{PRIORITY}\x017\x02{TRANSACTION_PREPARED}\x01true\x02PGROUP\x01PG\x02"
     answer = peer.ask(SEND, send_ext("P", 2, text, f="4"), b"m")
     assert (answer.code, answer.ext["queueId"]) == (0, "2")
@@ -141,8 +125,8 @@ def test_a_half_message_has_no_priority(start: Start) -> None:
 
 
 @pytest.mark.parametrize("ascending", [True, False])
-def test_pop_takes_the_highest_first(start: Start, ascending: bool) -> None:
-    bench = start(priority_order_asc=ascending)
+def test_pop_takes_the_highest_first(tmp_path: Path, ascending: bool) -> None:
+    bench = started(tmp_path, priority_order_asc=ascending)
     peer = bench.peer()
     for priority in range(QUEUES):
         for number in range(20):
@@ -156,8 +140,7 @@ def test_pop_takes_the_highest_first(start: Start, ascending: bool) -> None:
     assert len(set(order)) == 2
 
 
-def test_a_waiting_pop_takes_the_highest_of_what_came(start: Start) -> None:
-    bench = start()
+def test_a_waiting_pop_takes_the_highest_of_what_came(bench: Bench) -> None:
     waiting, sender = bench.peer(), bench.peer()
     waiting.give(POP, pop_ext(bench, "P", pollTime="15000", maxMsgNums="1"))
     bench.broker.turn()
@@ -169,9 +152,7 @@ def test_a_waiting_pop_takes_the_highest_of_what_came(start: Start) -> None:
     assert [one.body for one in handed_out(answer, "P")] == [b"7"]
 
 
-def test_an_ordinary_topic_begins_anywhere(start: Start) -> None:
-    bench = start()
-    peer = bench.peer()
+def test_an_ordinary_topic_begins_anywhere(bench: Bench, peer: Peer) -> None:
     assert create(peer, "T", readQueueNums="8", writeQueueNums="8") == 0
     for queue_id in range(QUEUES):
         for _ in range(20):
@@ -180,9 +161,7 @@ def test_an_ordinary_topic_begins_anywhere(start: Start) -> None:
     assert len(first) > 4
 
 
-def test_a_group_may_leave_the_priority_aside(start: Start) -> None:
-    bench = start()
-    peer = bench.peer()
+def test_a_group_may_leave_the_priority_aside(bench: Bench, peer: Peer) -> None:
     assert factor(peer, "0").code == 0
     for priority in range(QUEUES):
         for _ in range(100):
@@ -207,17 +186,14 @@ def test_a_group_may_leave_the_priority_aside(start: Start) -> None:
         ("", 'For input string: ""'),
     ],
 )
-def test_a_factor_is_a_percentage(start: Start, value: str, remark: str) -> None:
-    bench = start()
-    peer = bench.peer()
+def test_a_factor_is_a_percentage(peer: Peer, value: str, remark: str) -> None:
     answer = factor(peer, value)
     assert answer.code == 1
     assert remark in (answer.remark or "")
     assert factor(peer, "0" * 5000 + "100").code == 0
 
 
-def test_the_factor_outlives_a_restart(start: Start) -> None:
-    bench = start()
+def test_the_factor_outlives_a_restart(bench: Bench) -> None:
     assert factor(bench.peer(), "0").code == 0
     bench.reopen()
     peer = bench.peer()
@@ -229,36 +205,26 @@ def test_the_factor_outlives_a_restart(start: Start) -> None:
     assert len({pops(bench, peer, maxMsgNums="1")[0].message.queue_id for _ in range(20)}) > 3
 
 
-def test_retries_come_last(start: Start) -> None:
-    bench = start()
+@pytest.mark.parametrize(("percent", "place"), [(0, 29), (100, 0)])
+def test_retries_come_last_or_first(tmp_path: Path, percent: int, place: int) -> None:
+    bench = started(tmp_path, pop_from_retry_probability_for_priority=percent)
     peer = bench.peer()
     for number in range(30):
         send(peer, number % QUEUES, str(number))
     (held,) = pops(bench, peer, maxMsgNums="1")
     pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
     rest = pops(bench, peer)
-    assert [one.message.reconsume_times for one in rest] == [0] * 29 + [1]
-    assert rest[-1].body == held.body
-
-
-def test_retries_come_first(start: Start) -> None:
-    bench = start(pop_from_retry_probability_for_priority=100)
-    peer = bench.peer()
-    for number in range(30):
-        send(peer, number % QUEUES, str(number))
-    (held,) = pops(bench, peer, maxMsgNums="1")
-    pass_time(bench, INVISIBLE_MS + REVIVAL_MS)
-    rest = pops(bench, peer)
-    assert [one.message.reconsume_times for one in rest] == [1] + [0] * 29
-    assert rest[0].body == held.body
+    assert [one.message.reconsume_times for one in rest] == [int(number == place) for number in range(30)]
+    assert rest[place].body == held.body
 
 
 @pytest.mark.parametrize("ascending", [True, False])
 @pytest.mark.parametrize("crashes", [True, False])
 def test_retries_keep_their_priority_in_queues_of_their_own(
-    start: Start, ascending: bool, crashes: bool
+    tmp_path: Path, ascending: bool, crashes: bool
 ) -> None:
-    bench = start(
+    bench = started(
+        tmp_path,
         use_separate_retry_queue=True,
         pop_from_retry_probability_for_priority=100,
         priority_order_asc=ascending,
@@ -287,8 +253,8 @@ def test_retries_keep_their_priority_in_queues_of_their_own(
     assert pops(bench, peer) == []
 
 
-def test_the_queues_of_retries_grow_with_the_topic(start: Start) -> None:
-    bench = start(use_separate_retry_queue=True)
+def test_the_queues_of_retries_grow_with_the_topic(tmp_path: Path) -> None:
+    bench = started(tmp_path, use_separate_retry_queue=True)
     peer = bench.peer()
     for priority in range(QUEUES):
         send(peer, priority)
@@ -303,8 +269,8 @@ def test_the_queues_of_retries_grow_with_the_topic(start: Start) -> None:
     assert [one.message.queue_id for one in pops(bench, peer)] == [*range(15, -1, -1)]
 
 
-def test_a_topic_that_became_smaller_keeps_its_retries(start: Start) -> None:
-    bench = start(use_separate_retry_queue=True)
+def test_a_topic_that_became_smaller_keeps_its_retries(tmp_path: Path) -> None:
+    bench = started(tmp_path, use_separate_retry_queue=True)
     peer = bench.peer()
     send(peer, 7, "held")
     assert len(pops(bench, peer)) == 1

@@ -15,7 +15,8 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.connection import MAX_ANSWER_HEADER_BYTES, Connection
 from mqspark.protocol.receipts import parse_message_offsets, parse_start_offsets
-from mqspark.record.record import PendingRecord, decode_records
+from mqspark.record.record import decode_records
+from tests.support.store_tools import put
 from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import ACK, CHANGE, POP, pop
 
@@ -72,8 +73,7 @@ class Replay:
 
     def until(self, wall_ms: int) -> None:
         while (left_ms := wall_ms - self.bench.clock.wall_ms) > 0:
-            self.bench.clock.advance(min(left_ms, 200))
-            self.bench.broker.tick()
+            self.bench.later(min(left_ms, 200))
             self._listen()
 
     def give(self, event: Event) -> Command | None:
@@ -192,16 +192,15 @@ def test_failed_messages_come_back(bench: Bench) -> None:
 def put_retried(bench: Bench, retry_topic: str, message: MessageExt) -> None:
     bench.broker.state.topics.ensure(retry_topic, 1)
     properties = {name: value for name, value in message.properties.items() if name != "POP_CK"}
-    bench.store.appender.put(
-        PendingRecord(
-            topic=retry_topic,
-            queue_id=0,
-            body=message.body,
-            properties=encode_properties(properties),
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=b"\x7f\x00\x00\x01\x00\x00\x2e\x87",
-            reconsume_times=message.reconsume_times,
-        )
+    put(
+        bench.store,
+        retry_topic,
+        0,
+        message.body,
+        encode_properties(properties),
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=b"\x7f\x00\x00\x01\x00\x00\x2e\x87",
+        reconsume_times=message.reconsume_times,
     )
     bench.broker.turn()
 

@@ -18,8 +18,9 @@ from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.command import Command
 from mqspark.record.batchitems import encode_items
-from mqspark.record.record import Parts, PendingRecord, parts_at
+from mqspark.record.record import Parts, parts_at
 from tests.support.invariants import validate
+from tests.support.store_tools import put as put_stored
 from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
@@ -53,15 +54,14 @@ def put_record(
         {"TAGS": tag, "TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(due_ms)}
     )
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    bench.store.appender.put(
-        PendingRecord(
-            topic=REVIVE_TOPIC,
-            queue_id=queue_id,
-            body=data,
-            properties=properties,
-            born_timestamp_ms=bench.clock.now_ms(),
-            born_host=HOST,
-        )
+    put_stored(
+        bench.store,
+        REVIVE_TOPIC,
+        queue_id,
+        data,
+        properties,
+        born_timestamp_ms=bench.clock.now_ms(),
+        born_host=HOST,
     )
     bench.broker.turn()
 
@@ -345,8 +345,7 @@ class BatchRevival:
         for _ in range(1_000):
             if self.relays >= most:
                 return
-            self.bench.clock.advance(0 if self.relays > begun else 500)
-            self.bench.broker.tick()
+            self.bench.later(0 if self.relays > begun else 500)
             self.bench.flush()
         raise AssertionError(f"{self.relays} of {most} messages came back")
 
@@ -465,15 +464,14 @@ def test_one_tick_reads_and_revives_no_more_when_more_queues_have_something_and_
     queues, records = range(bench.config.revive_queue_num), 2 * READS_A_TICK * READ_MESSAGES
     for queue_id in queues:
         for _ in range(records):
-            bench.store.appender.put(
-                PendingRecord(
-                    topic=REVIVE_TOPIC,
-                    queue_id=queue_id,
-                    body=point,
-                    properties=b"TAGS\x01ck\x02",
-                    born_timestamp_ms=bench.clock.now_ms(),
-                    born_host=HOST,
-                )
+            put_stored(
+                bench.store,
+                REVIVE_TOPIC,
+                queue_id,
+                point,
+                b"TAGS\x01ck\x02",
+                born_timestamp_ms=bench.clock.now_ms(),
+                born_host=HOST,
             )
     bench.broker.turn()
     read: Counter[int] = Counter()

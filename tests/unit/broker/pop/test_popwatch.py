@@ -12,7 +12,7 @@ from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode
 from mqspark.record.record import decode_records
 from tests.support.invariants import validate
-from tests.unit.broker_kit import Bench
+from tests.unit.broker_kit import Bench, Peer
 from tests.unit.pop_kit import INVISIBLE_MS, POP, pass_time, pop, pop_ext, put, settle
 
 PEEK, NOTIFICATION, POLLING_INFO = (
@@ -65,8 +65,7 @@ def test_many_parked_notifications_look_at_a_bounded_number_of_queues_in_a_turn(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PopWatchProcessor, "_look", counted)
         if is_over:
-            bench.clock.advance(2_000)
-            bench.broker.tick()
+            bench.later(2_000)
         else:
             put(bench, "new")
         while True:
@@ -79,11 +78,9 @@ def test_many_parked_notifications_look_at_a_bounded_number_of_queues_in_a_turn(
     assert sum(answered) == count
     assert len(peer.heard()) == (count if is_over else 0)
     validate(bench.broker)
-    bench.close()
 
 
-def test_peek_takes_nothing(bench: Bench) -> None:
-    peer = bench.peer()
+def test_peek_takes_nothing(bench: Bench, peer: Peer) -> None:
     for _ in range(2):
         answer = peer.ask(PEEK, watch_ext(bench))
         assert [message.body for message in decode_records(bytes(answer.body))] == [b"a", b"b"]
@@ -93,16 +90,14 @@ def test_peek_takes_nothing(bench: Bench) -> None:
     assert (nothing.code, nothing.ext["restNum"]) == (19, "0")
 
 
-def test_peek_sees_retries(bench: Bench) -> None:
-    peer = bench.peer()
+def test_peek_sees_retries(bench: Bench, peer: Peer) -> None:
     pop(bench, peer)
     pass_time(bench, INVISIBLE_MS + 8_000)
     answer = peer.ask(PEEK, watch_ext(bench))
     assert sorted(message.body for message in decode_records(bytes(answer.body))) == [b"a", b"b"]
 
 
-def test_notification(bench: Bench) -> None:
-    peer = bench.peer()
+def test_notification(bench: Bench, peer: Peer) -> None:
     assert peer.ask(NOTIFICATION, watch_ext(bench)).ext["hasMsg"] == "true"
     pop(bench, peer)
     assert peer.ask(NOTIFICATION, watch_ext(bench)).ext["hasMsg"] == "false"
@@ -137,16 +132,14 @@ def test_a_pop_goes_before_a_notification(bench: Bench) -> None:
     assert watcher.heard() == []  # nothing is left to be told of
 
 
-def test_too_many_waiting(bench: Bench) -> None:
+def test_too_many_waiting(bench: Bench, peer: Peer) -> None:
     bench.broker.state.config.pop_polling_size = 1
-    peer = bench.peer()
     pop(bench, peer)
     bench.peer().give(NOTIFICATION, watch_ext(bench, pollTime="15000"))
     assert peer.ask(NOTIFICATION, watch_ext(bench, pollTime="15000")).ext["pollingFull"] == "true"
 
 
-def test_polling_info(bench: Bench) -> None:
-    peer = bench.peer()
+def test_polling_info(bench: Bench, peer: Peer) -> None:
     pop(bench, peer)
     for _ in range(3):
         bench.peer().give(POP, pop_ext(bench, pollTime="15000"))
@@ -156,8 +149,7 @@ def test_polling_info(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", [PEEK, NOTIFICATION, POLLING_INFO])
-def test_refusals(bench: Bench, code: int) -> None:
-    peer = bench.peer()
+def test_refusals(bench: Bench, peer: Peer, code: int) -> None:
     assert peer.ask(code, watch_ext(bench, topic="Nowhere")).code == 17
     assert peer.ask(code, watch_ext(bench, queueId="99")).code == 29
     assert peer.ask(code, watch_ext(bench, consumerGroup="not a group")).code == 26

@@ -53,9 +53,8 @@ def values(answer: Command) -> list[int]:
     return [int(message.body) for message in decode_records(answer.body)]
 
 
-def test_a_consumer_s_conversation(bench: Bench) -> None:
+def test_a_consumer_s_conversation(bench: Bench, peer: Peer) -> None:
     put(bench, 1, 3, 2, 5, 4)
-    peer = bench.peer()
     assert check(peer, FILTER).code == 0
     subscribe(peer)
     answer = peer.pull(**SUSPEND)
@@ -71,22 +70,19 @@ def test_a_consumer_s_conversation(bench: Bench) -> None:
     assert (answer.opaque, values(answer), answer.ext["nextBeginOffset"]) == (opaque, [9], "8")
 
 
-def test_a_parked_pull_ends_where_it_looked(bench: Bench) -> None:
+def test_a_parked_pull_ends_where_it_looked(bench: Bench, peer: Peer) -> None:
     put(bench, 1)
-    peer = bench.peer()
     subscribe(peer)
     peer.give_pull(offset=1, **SUSPEND)
     put(bench, 1, 1)
-    bench.clock.advance(15_000)
-    bench.broker.tick()
+    bench.later(15_000)
     (answer,) = peer.heard()
     assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
     assert answer.ext["nextBeginOffset"] == "3"
 
 
-def test_an_expression_in_the_request(bench: Bench) -> None:
+def test_an_expression_in_the_request(bench: Bench, peer: Peer) -> None:
     put(bench, 1, 3, 2, 5)
-    peer = bench.peer()
     assert values(pull(peer, "a BETWEEN 2 AND 3")) == [3, 2]
     assert values(pull(peer, "a BETWEEN 2 AND 3", maxMsgNums="1")) == [3]
     nothing = pull(peer, "a > 100")
@@ -97,9 +93,8 @@ def test_an_expression_in_the_request(bench: Bench) -> None:
     assert pull(peer, "a > 1", queueId="3").code == 19
 
 
-def test_a_new_subscription_replaces_the_filter(bench: Bench) -> None:
+def test_a_new_subscription_replaces_the_filter(bench: Bench, peer: Peer) -> None:
     put(bench, 1, 3)
-    peer = bench.peer()
     subscribe(peer, "a = 1")
     assert values(peer.pull(sysFlag="0")) == [1]
     subscribe(peer, "a = 3", version=6)
@@ -118,9 +113,8 @@ def test_what_fails_to_evaluate_does_not_match(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("expression", ["a !", "", None])
-def test_what_does_not_compile(bench: Bench, expression: str | None) -> None:
+def test_what_does_not_compile(bench: Bench, peer: Peer, expression: str | None) -> None:
     put(bench, 1)
-    peer = bench.peer()
     answer = check(peer, expression)
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "Invalid MessageSelector" in (answer.remark or "")
@@ -133,9 +127,8 @@ def test_what_does_not_compile(bench: Bench, expression: str | None) -> None:
     assert "Invalid MessageSelector" in (answer.remark or "")
 
 
-def test_other_types_of_expressions(bench: Bench) -> None:
+def test_other_types_of_expressions(bench: Bench, peer: Peer) -> None:
     put(bench, 1)
-    peer = bench.peer()
     for answer in (
         check(peer, "x", kind="CLASS"),
         peer.pull(subscription="x", expressionType="CLASS"),
@@ -161,10 +154,9 @@ def test_filters_are_off_by_default(tmp_path: Path) -> None:
 # --- what one get looks at ---
 
 
-def test_one_pull_looks_at_a_bounded_number(bench: Bench) -> None:
+def test_one_pull_looks_at_a_bounded_number(bench: Bench, peer: Peer) -> None:
     bench.store_config.max_filter_message_size = 20 * 20
     put(bench, *range(50))
-    peer = bench.peer()
     answers = []
     offset = 0
     while offset < 50:
@@ -176,10 +168,9 @@ def test_one_pull_looks_at_a_bounded_number(bench: Bench) -> None:
     assert pull(peer, "a > 44", maxMsgNums="1").ext["nextBeginOffset"] == "20"
 
 
-def test_a_woken_pull_does_not_sleep_on_what_it_has_not_seen(bench: Bench) -> None:
+def test_a_woken_pull_does_not_sleep_on_what_it_has_not_seen(bench: Bench, peer: Peer) -> None:
     bench.store_config.max_filter_message_size = 20
     put(bench, 0)
-    peer = bench.peer()
     subscribe(peer)
     peer.give_pull(offset=1, maxMsgNums="2", **SUSPEND)
     sender = bench.peer()
@@ -190,12 +181,11 @@ def test_a_woken_pull_does_not_sleep_on_what_it_has_not_seen(bench: Bench) -> No
     assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "3")
 
 
-def test_costly_filters_look_at_fewer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costly_filters_look_at_fewer(bench: Bench, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bench, *range(20))
     costly = " OR ".join(f"a = {number}" for number in range(30, 63))
     assert compile_sql(costly).cost == 100
     monkeypatch.setattr(selection, "MAX_WORK", 500)
-    peer = bench.peer()
     answer = pull(peer, costly)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "5")
     assert pull(peer, "a = 99").ext["nextBeginOffset"] == "20"

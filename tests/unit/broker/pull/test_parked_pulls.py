@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from mqspark.broker.pull import parked_pulls
@@ -14,7 +12,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.session import Session
 from tests.support.clocks import ManualClock
 from tests.support.invariants import validate
-from tests.unit.broker_kit import PULL, SEND, Bench, pull_ext, send_ext
+from tests.unit.broker_kit import PULL, SEND, Bench, Peer, pull_ext, send_ext
 
 
 def parked_until(parked: ParkedPulls, session: Session, deadline_ms: int, queue_id: int = 0) -> Pull:
@@ -24,8 +22,7 @@ def parked_until(parked: ParkedPulls, session: Session, deadline_ms: int, queue_
     return pull
 
 
-def test_only_those_whose_time_is_up_are_examined() -> None:
-    clock = ManualClock()
+def test_only_those_whose_time_is_up_are_examined(clock: ManualClock) -> None:
     parked, session = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
     now_ms = clock.monotonic_ms()
     for number in range(1_000):
@@ -48,8 +45,7 @@ def test_only_those_whose_time_is_up_are_examined() -> None:
 
 
 @pytest.mark.parametrize("wait_ms", [1, SLOT_MS, 4_321, LOOK_MS, 3 * LOOK_MS + 7])
-def test_nobody_waits_longer_than_a_slot_more(wait_ms: int) -> None:
-    clock = ManualClock()
+def test_nobody_waits_longer_than_a_slot_more(clock: ManualClock, wait_ms: int) -> None:
     clock.advance(3)
     parked, session = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
     began_ms = clock.monotonic_ms()
@@ -61,8 +57,7 @@ def test_nobody_waits_longer_than_a_slot_more(wait_ms: int) -> None:
     assert clock.monotonic_ms() >= pull.deadline_ms
 
 
-def test_pulls_of_closed_connections_are_dropped_however_long_they_would_wait() -> None:
-    clock = ManualClock()
+def test_pulls_of_closed_connections_are_dropped_however_long_they_would_wait(clock: ManualClock) -> None:
     parked, gone = ParkedPulls(clock), Session(1, "127.0.0.1", 1, [])
     here = Session(2, "127.0.0.1", 2, [])
     for session in (gone, here):
@@ -75,34 +70,28 @@ def test_pulls_of_closed_connections_are_dropped_however_long_they_would_wait() 
     validate(parked)
 
 
-def test_behind_many_of_closed_connections_nobody_waits_for_another_tick(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_behind_many_of_closed_connections_nobody_waits_for_another_tick(bench: Bench) -> None:
     here, gone = bench.peer(), bench.peer()
     here.ask(SEND, send_ext(), b"a")
     for peer in (here, *[gone] * (3 * pulling.EXAMINED_AT_ONCE)):
         peer.give_pull(offset=1, sysFlag="6")
     bench.broker.turn()
     gone.disconnect()
-    bench.clock.advance(30_000)
-    bench.broker.tick()
+    bench.later(30_000)
     while bench.broker.work_waits:
         bench.broker.work()
     assert bench.broker.pulls.parked.count == 0
     assert [each.code for each in here.heard()] == [ResponseCode.PULL_NOT_FOUND]
-    bench.close()
 
 
-def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
+def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(bench: Bench, peer: Peer) -> None:
     peer.ask(SEND, send_ext(), b"a")
     count = 3 * pulling.EXAMINED_AT_ONCE
     for _ in range(count):
         peer.give_pull(offset=1, sysFlag="6")
     bench.broker.turn()
     assert bench.broker.pulls.parked.count == count
-    bench.clock.advance(15_000)
-    bench.broker.tick()
+    bench.later(15_000)
     answered, turns = len(peer.heard()), 0
     assert answered <= pulling.WOKEN_AT_ONCE + pulling.SERVED_AT_ONCE
     while bench.broker.work_waits:
@@ -115,13 +104,10 @@ def test_many_whose_time_is_up_at_once_are_answered_in_many_turns(tmp_path: Path
     assert answered == count
     assert bench.broker.pulls.parked.count == 0
     assert turns >= count // pulling.SERVED_AT_ONCE - pulling.WOKEN_AT_ONCE
-    bench.close()
 
 
-def test_of_many_that_wait_for_one_queue_few_leave_it_at_once(tmp_path: Path) -> None:
+def test_of_many_that_wait_for_one_queue_few_leave_it_at_once(bench: Bench, peer: Peer) -> None:
     """Those that a message does not concern wait on: they are not looked at again because of it."""
-    bench = Bench(tmp_path)
-    peer = bench.peer()
     peer.ask(SEND, send_ext(), b"a")
     count = 2 * pulling.LEFT_AT_ONCE + 10
     for number in range(count):
@@ -140,7 +126,6 @@ def test_of_many_that_wait_for_one_queue_few_leave_it_at_once(tmp_path: Path) ->
     assert len(answers) == 1 + count - parked.count
     assert parked.count == -(-count // 5)
     validate(parked)
-    bench.close()
 
 
 def test_a_topics_pulls_leave_without_a_look_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +153,7 @@ def test_a_topics_pulls_leave_without_a_look_at_others(monkeypatch: pytest.Monke
     assert parked.count == 30
 
 
-def test_many_pulls_of_a_deleted_topic_are_answered_in_slices(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
+def test_many_pulls_of_a_deleted_topic_are_answered_in_slices(bench: Bench, peer: Peer) -> None:
     peer.ask(SEND, send_ext(), b"a")
     for _ in range(3 * parked_pulls.LOOKED_AT_ONCE):
         peer.give(PULL, pull_ext("T", offset=1, sysFlag="6"))

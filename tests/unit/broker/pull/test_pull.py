@@ -40,9 +40,8 @@ def heartbeat(
     assert peer.ask(RequestCode.HEART_BEAT, {}, body).code == 0
 
 
-def test_offsets_and_statuses(bench: Bench) -> None:
+def test_offsets_and_statuses(bench: Bench, peer: Peer) -> None:
     put(bench, "A", "B", "C")
-    peer = bench.peer()
 
     def pull(offset: int) -> tuple[int, str | None, str]:
         answer = peer.pull(offset=offset)
@@ -61,9 +60,8 @@ def test_offsets_and_statuses(bench: Bench) -> None:
     assert pull(-1) == (21, "OFFSET_TOO_SMALL", "0")
 
 
-def test_an_empty_queue(bench: Bench) -> None:
+def test_an_empty_queue(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
     never_sent_to = peer.pull(queue_id=1)
     assert (never_sent_to.code, never_sent_to.remark) == (19, "NO_MESSAGE_IN_QUEUE")
     moved = peer.pull(queue_id=1, offset=7)
@@ -77,18 +75,16 @@ def test_bodies_are_the_records(bench: Bench) -> None:
     assert answer.ext["nextBeginOffset"] == "1"
 
 
-def test_expression_in_the_request(bench: Bench) -> None:
+def test_expression_in_the_request(bench: Bench, peer: Peer) -> None:
     put(bench, "A", "B", "A")
-    peer = bench.peer()
     answer = peer.pull(subscription=" A || C ")
     assert [m.body for m in decode_records(answer.body)] == [b"A", b"A"]
     none = peer.pull(subscription="Z")
     assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "3")
 
 
-def test_expression_of_the_heartbeat(bench: Bench) -> None:
+def test_expression_of_the_heartbeat(bench: Bench, peer: Peer) -> None:
     put(bench, "A", "B")
-    peer = bench.peer()
     heartbeat(peer, "B")
     answer = peer.pull(sysFlag="0", subscription="ignored", subVersion="5")
     assert [m.body for m in decode_records(answer.body)] == [b"B"]
@@ -114,9 +110,8 @@ def test_refusals(bench: Bench, ext: dict[str, str], code: int) -> None:
     assert answer.remark
 
 
-def test_refusals_that_depend_on_the_group(bench: Bench) -> None:
+def test_refusals_that_depend_on_the_group(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
     heartbeat(peer, "A")
     assert peer.pull("T", sysFlag="0", subVersion="6").code == 25
     put(bench, "A", topic="Other")
@@ -135,9 +130,8 @@ def test_refusals_that_depend_on_the_group(bench: Bench) -> None:
     assert peer.pull().ext["forbiddenType"] == "2"
 
 
-def test_a_sql_subscription_is_refused_in_words(bench: Bench) -> None:
+def test_a_sql_subscription_is_refused_in_words(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
     heartbeat(peer, "a > 1", expression_type="SQL92")
     answer = peer.pull(sysFlag="0")
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -158,9 +152,8 @@ def test_the_fast_port_serves_no_pulls(bench: Bench) -> None:
     assert fast.ask(SEND, send_ext(), b"x").code == 0
 
 
-def test_the_commit_bit_commits(bench: Bench) -> None:
+def test_the_commit_bit_commits(bench: Bench, peer: Peer) -> None:
     put(bench, "A", "B")
-    peer = bench.peer()
     peer.pull(commitOffset="1")
     ext = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
     assert peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext).code == 22
@@ -171,9 +164,8 @@ def test_the_commit_bit_commits(bench: Bench) -> None:
 # --- long polling ---
 
 
-def test_a_parked_pull_is_woken_by_a_message(bench: Bench) -> None:
+def test_a_parked_pull_is_woken_by_a_message(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
     opaque = peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     assert peer.heard() == []
@@ -199,21 +191,17 @@ def test_under_sync_flush_a_pull_sees_only_what_is_synced(tmp_path: Path) -> Non
     assert [answer.code for answer in peer.heard()] == [0]
 
 
-def test_a_suspension_ends(bench: Bench) -> None:
+def test_a_suspension_ends(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
     peer.give_pull(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="1000")
     peer.give_pull(offset=1, sysFlag=SUSPEND, suspendTimeoutMillis="5000")
     bench.broker.turn()
-    bench.clock.advance(999)
-    bench.broker.tick()
+    bench.later(999)
     assert peer.heard() == []
-    bench.clock.advance(1)
-    bench.broker.tick()
+    bench.later(1)
     (answer,) = peer.heard()
     assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (19, "OFFSET_OVERFLOW_ONE", "1")
-    bench.clock.advance(4_000)
-    bench.broker.tick()
+    bench.later(4_000)
     assert [answer.code for answer in peer.heard()] == [19]
     assert bench.broker.pulls.parked.count == 0
 
@@ -238,26 +226,13 @@ def test_a_suspension_that_saw_only_unwanted_messages_reports_the_way_it_came(be
     peer.give_pull(offset=1, sysFlag=SUSPEND, subscription="W")
     bench.broker.turn()
     put(bench, "A", "B")
-    bench.clock.advance(15_000)
-    bench.broker.tick()
+    bench.later(15_000)
     (answer,) = peer.heard()
     assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "3")
 
 
-def test_short_polling(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, long_polling_enable=False)
+def test_a_pull_may_wait_for_a_queue_that_does_not_exist_yet(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
-    peer.give_pull(offset=1, sysFlag=SUSPEND)
-    bench.broker.turn()
-    bench.clock.advance(1_000)
-    bench.broker.tick()
-    assert [answer.code for answer in peer.heard()] == [19]
-
-
-def test_a_pull_may_wait_for_a_queue_that_does_not_exist_yet(bench: Bench) -> None:
-    put(bench, "A")
-    peer = bench.peer()
     peer.give_pull(queue_id=2, sysFlag=SUSPEND)
     bench.broker.turn()
     put(bench, "B", queue_id=2)
@@ -274,9 +249,8 @@ def test_parked_pulls_are_bounded(tmp_path: Path) -> None:
     assert [answer.code for answer in peer.heard()] == [ResponseCode.SYSTEM_BUSY]
 
 
-def test_pulls_of_a_lost_connection_are_dropped(bench: Bench) -> None:
+def test_pulls_of_a_lost_connection_are_dropped(bench: Bench, peer: Peer) -> None:
     put(bench, "A")
-    peer = bench.peer()
     peer.give_pull(offset=1, sysFlag=SUSPEND)
     bench.broker.turn()
     peer.disconnect()
@@ -298,9 +272,8 @@ def test_one_connection_cannot_take_everything_in_a_turn(tmp_path: Path) -> None
     assert peer.pull().code == 0  # the next turn
 
 
-def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
+def test_a_server_side_reset_moves_the_next_pull(bench: Bench, peer: Peer) -> None:
     put(bench, "A", "B", "C")
-    peer = bench.peer()
     peer.pull(sysFlag="5", commitOffset="3", offset=3)
     reset = {"group": "CG", "topic": "T", "timestamp": "0", "isForce": "true"}
     answer = peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
@@ -313,11 +286,9 @@ def test_a_server_side_reset_moves_the_next_pull(bench: Bench) -> None:
     assert peer.pull(offset=3).code == 19
 
 
-def test_a_bulk_reader_is_given_more(tmp_path: Path) -> None:
+def test_a_bulk_reader_is_given_more(bench: Bench, peer: Peer) -> None:
     """Others are not, and a count that the reader asks for holds."""
-    bench = Bench(tmp_path)
     put(bench, *["A", "B"] * 50)
-    peer = bench.peer()
     assert peer.pull(maxMsgNums="1000").ext["nextBeginOffset"] == "32"
     for name in ("mqsparkbulk", "bulk"):
         assert peer.pull(maxMsgNums="1000", **{name: "true"}).ext["nextBeginOffset"] == "32"

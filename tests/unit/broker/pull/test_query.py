@@ -40,8 +40,7 @@ def send(peer: Peer, count: int) -> None:
         peer.ask(SEND, send_ext(properties=f"UNIQ_KEY\x01U{n}\x02KEYS\x01order-{n} all\x02"), b"%d" % n)
 
 
-def test_by_key_and_by_unique_key(bench: Bench) -> None:
-    peer = bench.peer()
+def test_by_key_and_by_unique_key(peer: Peer) -> None:
     send(peer, 40)
     assert bodies(query(peer, "order-7")) == [b"7"]
     assert bodies(query(peer, "U7", unique=True)) == [b"7"]
@@ -54,8 +53,7 @@ def test_by_key_and_by_unique_key(bench: Bench) -> None:
     assert len(bodies(query(peer, "all", 1000))) == 64, "maxMsgsNumBatch"
 
 
-def test_older_messages_come_before_a_position(bench: Bench) -> None:
-    peer = bench.peer()
+def test_older_messages_come_before_a_position(peer: Peer) -> None:
     send(peer, 70)
     newest = decode_records(query(peer, "all", 1000).body)
     older = query(peer, "all", 1000, mqsparkBefore=str(newest[0].physical_offset))
@@ -65,15 +63,13 @@ def test_older_messages_come_before_a_position(bench: Bench) -> None:
     assert none.code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_kinds_of_keys(bench: Bench) -> None:
-    peer = bench.peer()
+def test_kinds_of_keys(peer: Peer) -> None:
     send(peer, 1)
     found = [query(peer, "order-0", indexType=kind).code for kind in ("K", "U", "T")]
     assert found == [0, 0, ResponseCode.QUERY_NOT_FOUND]
 
 
-def test_by_tag(bench: Bench) -> None:
-    peer = bench.peer()
+def test_by_tag(peer: Peer) -> None:
     for number, tag in enumerate(("red", "blue", "red", "", "dark red", "rot und grün")):
         text = f"KEYS\x01{number} red\x02" + (f"TAGS\x01{tag}\x02" if tag else "")
         peer.ask(SEND, send_ext(properties=text), b"%d" % number)
@@ -86,8 +82,7 @@ def test_by_tag(bench: Bench) -> None:
     assert query(peer, "red", indexType="T", topic="Other").code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_the_answer_says_how_far_the_index_is(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_answer_says_how_far_the_index_is(bench: Bench, peer: Peer) -> None:
     send(peer, 3)
     sent_ms = bench.clock.now_ms()
     last = int(peer.ask(SEND, send_ext(properties="KEYS\x01z"), b"z").ext["msgId"][16:], 16)
@@ -97,8 +92,7 @@ def test_the_answer_says_how_far_the_index_is(bench: Bench) -> None:
     }
 
 
-def test_nothing_found(bench: Bench) -> None:
-    peer = bench.peer()
+def test_nothing_found(peer: Peer) -> None:
     send(peer, 3)
     long_ago = {"beginTimestamp": "0", "endTimestamp": "1000"}
     for answer in (
@@ -112,14 +106,12 @@ def test_nothing_found(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("max_num", [0, -1])
-def test_no_messages_asked_for(bench: Bench, max_num: int) -> None:
-    peer = bench.peer()
+def test_no_messages_asked_for(peer: Peer, max_num: int) -> None:
     send(peer, 3)
     assert query(peer, "all", max_num).code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_more_than_a_frame_holds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = bench.peer()
+def test_more_than_a_frame_holds(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     send(peer, 20)
     monkeypatch.setattr(lookups, "_MAX_QUERY_BODY_BYTES", 500)
     found = query(peer, "all")
@@ -139,8 +131,7 @@ def test_after_a_restart(bench: Bench) -> None:
 ALIKE = ["".join(parts) for parts in itertools.product(("Aa", "BB"), repeat=10)]
 
 
-def test_only_what_was_asked_for_comes_of_one_hash(bench: Bench) -> None:
-    peer = bench.peer()
+def test_only_what_was_asked_for_comes_of_one_hash(peer: Peer) -> None:
     for topic, key in (("AaTopic", "BB"), ("BBTopic", "Aa"), ("AaTopic", "Aa"), ("BBTopic", "BB")):
         text = f"UNIQ_KEY\x01{key}U\x02KEYS\x01x {key}\x02TAGS\x01{key}T\x02"
         peer.ask(SEND, send_ext(topic, properties=text), f"{topic} {key}".encode())
@@ -158,16 +149,14 @@ def test_only_what_was_asked_for_comes_of_one_hash(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("name", "more"), [("KEYS", {}), ("UNIQ_KEY", {"unique": True}), ("TAGS", {"indexType": "T"})]
 )
-def test_newer_records_of_the_same_hash_hide_none(bench: Bench, name: str, more: dict[str, Any]) -> None:
-    peer = bench.peer()
+def test_newer_records_of_the_same_hash_hide_none(peer: Peer, name: str, more: dict[str, Any]) -> None:
     for number, key in enumerate(ALIKE):
         peer.ask(SEND, send_ext(properties=f"{name}\x01{key}\x02"), b"%d" % number)
     for number in (0, 1, 500, len(ALIKE) - 1):
         assert bodies(query(peer, ALIKE[number], **more)) == [b"%d" % number]
 
 
-def test_keys_that_are_another_ones_unique_key_do_not_hide_it(bench: Bench) -> None:
-    peer = bench.peer()
+def test_keys_that_are_another_ones_unique_key_do_not_hide_it(peer: Peer) -> None:
     peer.ask(SEND, send_ext(properties="UNIQ_KEY\x01U\x02"), b"meant")
     for _ in range(70):
         peer.ask(SEND, send_ext(properties="KEYS\x01U\x02"), b"pretends")
@@ -175,8 +164,7 @@ def test_keys_that_are_another_ones_unique_key_do_not_hide_it(bench: Bench) -> N
     assert b"meant" in bodies(query(peer, "U", indexType="U"))
 
 
-def test_a_query_that_would_compare_too_much_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = bench.peer()
+def test_a_query_that_would_compare_too_much_says_so(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, key in enumerate(ALIKE[:20]):
         peer.ask(SEND, send_ext(properties=f"KEYS\x01{key}\x02"), b"%d" % number)
     monkeypatch.setattr(reads, "MAX_COMPARED", 10)

@@ -240,17 +240,8 @@ def send(bench: Bench, count: int, size: int = 500) -> None:
     bench.broker.turn()
 
 
-@pytest.fixture
-def benches(tmp_path: Path) -> Iterator[list[Bench]]:
-    found: list[Bench] = []
-    yield found
-    for bench in found:
-        bench.close()
-
-
-def test_a_slave_without_a_log_copies_log_and_epochs(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_slave_without_a_log_copies_log_and_epochs(tmp_path: Path) -> None:
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [master, slave]
     send(master, 300)
     with joined(master, slave):
         assert log_of(slave) == log_of(master)
@@ -258,9 +249,8 @@ def test_a_slave_without_a_log_copies_log_and_epochs(tmp_path: Path, benches: li
         assert slave.broker.role.epochs.entries == ((1, 0),)
 
 
-def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path) -> None:
     master, slave = (make(tmp_path / str(number), number, 1) for number in (1, 2))
-    benches += [master, slave]
     send(master, 20)
     pair = Pair(master, slave, has_tables=False)
     pair.carry()
@@ -270,14 +260,10 @@ def test_a_slave_without_its_masters_tables_is_not_counted_in(tmp_path: Path, be
     slave.broker.role.metadata.copied_ms = slave.clock.monotonic_ms()
     pair.tick()
     assert replicas_of(master).wanted_set() == {1, 2}
-    pair.close()
 
 
-def test_a_slave_that_was_away_is_not_counted_in_before_its_tables_are_fresh(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_a_slave_that_was_away_is_not_counted_in_before_its_tables_are_fresh(tmp_path: Path) -> None:
     master, slave = (make(tmp_path / str(number), number, 1) for number in (1, 2))
-    benches += [master, slave]
     send(master, 20)
     pair = Pair(master, slave)
     pair.carry()
@@ -300,15 +286,11 @@ def test_a_slave_that_was_away_is_not_counted_in_before_its_tables_are_fresh(
     assert pair.replica.acked == slave.store.pipeline.stored_end == master.store.pipeline.stored_end, (
         "once it has had them, a slave that cannot copy them again goes on"
     )
-    pair.close()
 
 
-def test_a_master_that_was_started_again_counts_no_slave_in_that_lacks_something(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_a_master_that_was_started_again_counts_no_slave_in_that_lacks_something(tmp_path: Path) -> None:
     """It does not know what it has acknowledged before in the same term, and the slave might be elected."""
     master, behind = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [master, behind]
     send(master, 20)
     master.close()
     take_part(master, 1, 1, 1)
@@ -322,12 +304,10 @@ def test_a_master_that_was_started_again_counts_no_slave_in_that_lacks_something
     assert replicas_of(master).wanted_set() is None
     pair.carry()
     assert replicas_of(master).wanted_set() == {1, 2, 3}
-    pair.close()
 
 
-def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path) -> None:
     one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [one, two]
     send(one, 50)
     with joined(one, two):
         agree_on_set(one, {1, 2})
@@ -345,10 +325,9 @@ def test_a_replaced_master_gives_up_what_nobody_else_has(tmp_path: Path, benches
     assert saved.read_bytes() == lost
 
 
-def test_a_new_master_gives_no_offset_twice(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_new_master_gives_no_offset_twice(tmp_path: Path) -> None:
     """Nor that of a message above what was confirmed when it took over (apache/rocketmq 7689)."""
     one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [one, two]
     send(one, 30)
     with joined(one, two) as pair:
         agree_on_set(one, {1, 2})
@@ -364,13 +343,10 @@ def test_a_new_master_gives_no_offset_twice(tmp_path: Path, benches: list[Bench]
     assert offsets == list(range(60))
 
 
-def test_a_start_shows_nothing_before_it_is_known_to_be_confirmed(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_a_start_shows_nothing_before_it_is_known_to_be_confirmed(tmp_path: Path) -> None:
     """A start shows all that is stored, and what only a replaced master has is taken back later."""
     one = make(tmp_path / "a", 1, 1, slave_read_enable=True)
     two = make(tmp_path / "b", 2, 1)
-    benches += [one, two]
     send(one, 5)
     with joined(one, two):
         agree_on_set(one, {1, 2})
@@ -390,9 +366,8 @@ def test_a_start_shows_nothing_before_it_is_known_to_be_confirmed(
         assert shown_by(one) == 6
 
 
-def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path) -> None:
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1, slave_read_enable=True)
-    benches += [master, slave]
     send(master, 5)
     with joined(master, slave):
         confirmed = slave.store.log.position
@@ -420,11 +395,8 @@ def test_a_slave_shows_nothing_while_its_log_is_taken_back(tmp_path: Path, bench
     assert pull(slave).code == 0
 
 
-def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(tmp_path: Path) -> None:
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [master, slave]
     send(master, 5)
     with joined(master, slave):
         common = slave.store.log.position
@@ -447,12 +419,9 @@ def test_a_log_is_taken_back_also_when_its_end_was_not_written_yet(
     assert slave.store.log.position == common
 
 
-def test_what_a_master_confirms_counts_for_what_is_known_to_be_its_log(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_what_a_master_confirms_counts_for_what_is_known_to_be_its_log(tmp_path: Path) -> None:
     """A power cut may leave something else than the master has: that shows when the ends are compared."""
     slave = make(tmp_path / "b", 2, 2, 1)
-    benches.append(slave)
     send(slave, 9)
     end = slave.store.log.position
     change_part(slave, 2, 1, 1)
@@ -476,10 +445,9 @@ def pull(bench: Bench, code: int = PULL) -> Any:
     return bench.peer().ask(code, pull_ext(topic="T", queueId="0"))
 
 
-def test_epochs_from_the_same_place_keep_logs_apart(tmp_path: Path, benches: list[Bench]) -> None:
+def test_epochs_from_the_same_place_keep_logs_apart(tmp_path: Path) -> None:
     """Two masters after each other that begin at the same position: RocketMQ gives both the first one's epoch."""
     one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [one, two]
     send(one, 50)
     with joined(one, two):
         agree_on_set(one, {1, 2})
@@ -494,9 +462,8 @@ def test_epochs_from_the_same_place_keep_logs_apart(tmp_path: Path, benches: lis
         assert log_of(one) == log_of(two)
 
 
-def test_logs_without_a_common_epoch_are_left_alone(tmp_path: Path, benches: list[Bench]) -> None:
+def test_logs_without_a_common_epoch_are_left_alone(tmp_path: Path) -> None:
     one, two = make(tmp_path / "a", 1, 1, 4), make(tmp_path / "b", 2, 2, 5)
-    benches += [one, two]
     send(one, 5)
     send(two, 9)
     before = log_of(one)
@@ -509,9 +476,8 @@ def test_logs_without_a_common_epoch_are_left_alone(tmp_path: Path, benches: lis
     assert log_of(one) == before
 
 
-def test_the_end_of_an_epoch_inside_a_record_is_refused(tmp_path: Path, benches: list[Bench]) -> None:
+def test_the_end_of_an_epoch_inside_a_record_is_refused(tmp_path: Path) -> None:
     slave = make(tmp_path / "b", 2, 2, 1)
-    benches.append(slave)
     send(slave, 9)
     end = slave.store.log.position
     change_part(slave, 2, 1, 2)
@@ -523,9 +489,8 @@ def test_the_end_of_an_epoch_inside_a_record_is_refused(tmp_path: Path, benches:
     assert slave.store.log.position == end
 
 
-def test_a_slave_follows_no_older_master(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_slave_follows_no_older_master(tmp_path: Path) -> None:
     slave = make(tmp_path / "b", 2, 2, 5)
-    benches.append(slave)
     send(slave, 9)
     change_part(slave, 2, 1, 5)
     follower = slave.broker.role.follower
@@ -555,11 +520,8 @@ def give(peer: Any) -> None:
     peer.core.turn()
 
 
-def test_everybody_who_may_become_the_master_must_have_a_message(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_everybody_who_may_become_the_master_must_have_a_message(tmp_path: Path) -> None:
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [master, slave]
     peer = master.peer()
     give(peer)
     assert ack_of(master, peer) == [ResponseCode.SUCCESS]  # alone in the set
@@ -571,11 +533,10 @@ def test_everybody_who_may_become_the_master_must_have_a_message(
         assert ack_of(master, peer) == [ResponseCode.SUCCESS]
 
 
-def test_a_set_counts_from_when_it_is_asked_for(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_set_counts_from_when_it_is_asked_for(tmp_path: Path) -> None:
     """The answer of a controller that has grown it may be lost with the master (apache/rocketmq 5663)."""
     """The controller may have put the new set in force before its answer arrives, or never answers."""
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [master, slave]
     peer = master.peer()
     with joined(master, slave) as pair:
         assert master.term is not None
@@ -593,12 +554,9 @@ def test_a_set_counts_from_when_it_is_asked_for(tmp_path: Path, benches: list[Be
         assert ack_of(master, peer) == [ResponseCode.SUCCESS]
 
 
-def test_a_wanted_member_does_not_count_for_min_in_sync_replicas(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
+def test_a_wanted_member_does_not_count_for_min_in_sync_replicas(tmp_path: Path) -> None:
     master = make(tmp_path / "a", 1, 1, min_in_sync_replicas=2)
     slave = make(tmp_path / "b", 2, 1)
-    benches += [master, slave]
     peer = master.peer()
     with joined(master, slave) as pair:
         assert master.term is not None
@@ -615,10 +573,9 @@ def test_a_wanted_member_does_not_count_for_min_in_sync_replicas(
 @pytest.mark.parametrize("properties", ["", "WAIT\x01false\x02"])
 @pytest.mark.parametrize("how", ["lease", "epoch"])
 def test_a_master_that_may_be_replaced_acknowledges_and_shows_nothing(
-    tmp_path: Path, benches: list[Bench], how: str, properties: str
+    tmp_path: Path, how: str, properties: str
 ) -> None:
     master = make(tmp_path / "a", 1, 1)
-    benches.append(master)
     peer = master.peer()
     give(peer)
     assert ack_of(master, peer) == [ResponseCode.SUCCESS]
@@ -641,10 +598,9 @@ def test_a_master_that_may_be_replaced_acknowledges_and_shows_nothing(
         assert ack_of(master, peer) == [ResponseCode.SUCCESS]
 
 
-def test_who_belongs_to_the_set(tmp_path: Path, benches: list[Bench]) -> None:
+def test_who_belongs_to_the_set(tmp_path: Path) -> None:
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
     learner = make(tmp_path / "c", 3, 1, async_learner=True)
-    benches += [master, slave, learner]
     send(master, 20)
     with joined(master, learner):
         assert replicas_of(master).wanted_set() is None
@@ -659,12 +615,9 @@ def test_who_belongs_to_the_set(tmp_path: Path, benches: list[Bench]) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"min_in_sync_replicas": 3}], ids=["two do", "all are needed"])
-def test_a_silent_slave_leaves_sooner_if_enough_are_left(
-    tmp_path: Path, benches: list[Bench], settings: dict[str, Any]
-) -> None:
+def test_a_silent_slave_leaves_sooner_if_enough_are_left(tmp_path: Path, settings: dict[str, Any]) -> None:
     master = make(tmp_path / "a", 1, 1)
     slaves = [make(tmp_path / name, number, 1) for name, number in (("b", 2), ("c", 3))]
-    benches += [master, *slaves]
     send(master, 5)
     with joined(master, slaves[0]) as heard, joined(master, slaves[1]) as silent:
         agree_on_set(master, {1, 2, 3})
@@ -684,11 +637,10 @@ def test_a_silent_slave_leaves_sooner_if_enough_are_left(
         assert replicas_of(master).wanted_set() is None
 
 
-def test_a_slow_slave_is_waited_for(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_slow_slave_is_waited_for(tmp_path: Path) -> None:
     """Its disk stands still, but it says where it is: another message is as safe as before."""
     master = make(tmp_path / "a", 1, 1)
     slaves = [make(tmp_path / name, number, 1) for name, number in (("b", 2), ("c", 3))]
-    benches += [master, *slaves]
     send(master, 5)
     with joined(master, slaves[0]) as heard, joined(master, slaves[1]) as slow:
         agree_on_set(master, {1, 2, 3})
@@ -703,9 +655,8 @@ def test_a_slow_slave_is_waited_for(tmp_path: Path, benches: list[Bench]) -> Non
         assert replicas_of(master).wanted_set() == {1, 2}, "haMaxTimeSlaveNotCatchup"
 
 
-def test_a_slave_is_told_what_is_confirmed(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_slave_is_told_what_is_confirmed(tmp_path: Path) -> None:
     master, slave = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [master, slave]
     send(master, 5)
     with joined(master, slave) as pair:
         agree_on_set(master, {1, 2})
@@ -718,8 +669,7 @@ def test_a_slave_is_told_what_is_confirmed(tmp_path: Path, benches: list[Bench])
         assert shown_by(slave) == 6
 
 
-def test_the_monotonic_clock_decides(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_the_monotonic_clock_decides(clock: ManualClock) -> None:
     term = Term(clock, 1, LEASE_MS)
     term.begin(1, 1, "m:1")
     found = [term.holds]  # no controller has answered yet

@@ -175,8 +175,7 @@ def test_a_copy_is_the_log_whatever_is_cut_and_killed(seed: int, sync: bool, cut
         slave.close()
 
 
-def test_records_that_a_crash_tore_are_copied_again(tmp_path: Path) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_records_that_a_crash_tore_are_copied_again(master: Bench, slave: Bench) -> None:
     fill(master, 60)
     with connected(master, slave) as link:
         link.carry(pieces(1))
@@ -190,8 +189,6 @@ def test_records_that_a_crash_tore_are_copied_again(tmp_path: Path) -> None:
     with connected(master, slave) as link:
         link.carry(pieces(2))
     assert_equal(master, slave)
-    master.close()
-    slave.close()
 
 
 @pytest.mark.parametrize("newest_only", [False, True])
@@ -223,27 +220,21 @@ def test_an_empty_slave_asks_for_everything_or_for_the_newest_segment(
     assert slave.store.pipeline.stored_end == master.store.pipeline.stored_end
 
 
-def test_an_empty_slave_of_an_empty_master_waits_for_its_first_message(tmp_path: Path) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_an_empty_slave_of_an_empty_master_waits_for_its_first_message(master: Bench, slave: Bench) -> None:
     with connected(master, slave) as link:
         assert link.carry(pieces(1)) == 0
         fill(master, 3)
         link.carry(pieces(1))
     assert_equal(master, slave)
-    master.close()
-    slave.close()
 
 
-def test_a_slave_whose_master_has_deleted_what_it_lacks_says_so(tmp_path: Path) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_a_slave_whose_master_has_deleted_what_it_lacks_says_so(master: Bench, slave: Bench) -> None:
     fill(master, 5)
     with connected(master, slave) as link:
         link.carry(pieces(1))
     end = slave.store.log.position
     with pytest.raises(ProtocolError, match=f"its log begins at {SEGMENT}, but the one here ends at {end}"):
         follower_of(slave).connect("m:1", SEGMENT, 2 * SEGMENT)
-    master.close()
-    slave.close()
 
 
 def test_reports_never_exceed_what_is_synced(tmp_path: Path) -> None:
@@ -261,8 +252,6 @@ def test_reports_never_exceed_what_is_synced(tmp_path: Path) -> None:
     slave.clock.advance(5_000)
     assert link.follower.report() == struct.pack(">q", master.store.log.position)
     link.close()
-    master.close()
-    slave.close()
 
 
 def test_only_the_tail_is_compared(tmp_path: Path) -> None:
@@ -281,8 +270,7 @@ def test_only_the_tail_is_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["magic", "size", "crc", "position", "topic"])
-def test_bytes_that_are_no_record_are_not_appended(tmp_path: Path, damage: str) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_bytes_that_are_no_record_are_not_appended(master: Bench, slave: Bench, damage: str) -> None:
     fill(master, 40)
     (record,) = master.store.reads.get("T", 0, 3, 1, 1 << 20).buffers
     data = bytearray(master.store.copy.log_bytes(0, SEGMENT))
@@ -298,8 +286,6 @@ def test_bytes_that_are_no_record_are_not_appended(tmp_path: Path, damage: str) 
     assert slave.store.log.position == at
     slave.broker.turn()
     assert all(one.queue_offset < 3 for one in slave.records("T"))
-    master.close()
-    slave.close()
 
 
 def test_segments_of_another_size_are_refused(tmp_path: Path) -> None:
@@ -323,8 +309,9 @@ def test_a_gap_in_the_stream_is_refused(tmp_path: Path) -> None:
         follower.received(data_head(77, 1) + b"x")
 
 
-def test_what_cannot_be_stored_now_is_stored_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_what_cannot_be_stored_now_is_stored_later(
+    master: Bench, slave: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(master, 40)
     link = Link(master, slave)
     data = b"".join(link.replica.data(1 << 20))
@@ -336,12 +323,9 @@ def test_what_cannot_be_stored_now_is_stored_later(tmp_path: Path, monkeypatch: 
     slave.broker.turn()
     assert_equal(master, slave)
     link.close()
-    master.close()
-    slave.close()
 
 
-def test_a_topic_that_was_made_again_begins_again(tmp_path: Path) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_a_topic_that_was_made_again_begins_again(master: Bench, slave: Bench) -> None:
     fill(master, 30)
     with connected(master, slave) as link:
         link.carry(pieces(1))
@@ -355,8 +339,6 @@ def test_a_topic_that_was_made_again_begins_again(tmp_path: Path) -> None:
     slave.open()
     assert [one.body for one in slave.records("T")] == [b"again 0", b"again 1", b"again 2"]
     assert slave.store.offsets.max_offset("U", 0) == master.store.offsets.max_offset("U", 0)
-    master.close()
-    slave.close()
 
 
 def test_a_slave_refuses_what_only_its_master_does(tmp_path: Path) -> None:
@@ -377,8 +359,7 @@ def test_a_slave_refuses_what_only_its_master_does(tmp_path: Path) -> None:
     assert slave.store.log.position == 0
 
 
-def test_tools_see_whom_a_slave_follows(tmp_path: Path) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def test_tools_see_whom_a_slave_follows(master: Bench, slave: Bench) -> None:
     fill(master, 3)
     with connected(master, slave) as link:
         link.carry(pieces(1))
@@ -386,5 +367,3 @@ def test_tools_see_whom_a_slave_follows(tmp_path: Path) -> None:
         assert info["master"] is False
         assert info["haClientRuntimeInfo"]["masterAddr"] == "m:1"
         assert info["haClientRuntimeInfo"]["maxOffset"] == master.store.log.position
-    master.close()
-    slave.close()

@@ -136,14 +136,23 @@ def short_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
+def master(master: Bench) -> Bench:
     fill_queue(master)
+    return master
+
+
+@pytest.fixture
+def slave(master: Bench, slave: Bench) -> Bench:
+    """It has what its master has."""
     with followed(master, slave):
         assert_equal(master, slave)
-    yield master, slave
-    master.close()
-    slave.close()
+    return slave
+
+
+@pytest.fixture
+def other(master: Bench, tmp_path: Path) -> Bench:
+    """A second slave, that has nothing yet."""
+    return make_slave(tmp_path / "o", broker_id=2)
 
 
 def numbers(bench: Bench) -> list[int]:
@@ -159,10 +168,9 @@ def keyed(bench: Bench, number: int) -> int:
 @pytest.mark.parametrize("number", some([60, 100, COUNT - 1], 1))
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_slave_that_comes_back_is_healed_before_it_counts(
-    pair: tuple[Bench, Bench], what: str, number: int
+    master: Bench, slave: Bench, what: str, number: int
 ) -> None:
     """Only the last message is compared by the connection that copies the log."""
-    master, slave = pair
     slave.close()
     DAMAGE[what](slave, number)
     slave.open()
@@ -189,8 +197,7 @@ def test_a_slave_that_comes_back_is_healed_before_it_counts(
 
 
 @pytest.mark.parametrize("what", some(DAMAGE, 4))
-def test_a_master_is_healed_by_its_slave(pair: tuple[Bench, Bench], what: str) -> None:
-    master, slave = pair
+def test_a_master_is_healed_by_its_slave(master: Bench, slave: Bench, what: str) -> None:
     if "segment" in what:
         master.close()
         DAMAGE[what](master, 60)
@@ -206,8 +213,7 @@ def test_a_master_is_healed_by_its_slave(pair: tuple[Bench, Bench], what: str) -
     assert master.store.status.damage_problem is None
 
 
-def test_what_the_log_lost_in_both_is_said_and_does_not_stop_a_slave(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_what_the_log_lost_in_both_is_said_and_does_not_stop_a_slave(master: Bench, slave: Bench) -> None:
     slave.close()
     for bench in (master, slave):
         path, at = path_of(bench, place(master, 60)[0])
@@ -222,24 +228,20 @@ def test_what_the_log_lost_in_both_is_said_and_does_not_stop_a_slave(pair: tuple
     assert numbers(slave) == [each for each in range(COUNT) if each != 60]
 
 
-def test_two_replicas_that_differ_where_no_queue_tells_are_reported(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_two_replicas_that_differ_where_no_queue_tells_are_reported(master: Bench, slave: Bench) -> None:
     low = place(slave, 60)[0]
     flip(slave, low + 43)  # the time of birth: no CRC covers it, and no queue knows it
     with followed(master, slave):
         healing_of(slave).begin()
         heal(slave, master, 3)
-    for bench in pair:
+    for bench in (master, slave):
         found = [(each.kind, each.outcome.value, each.offset) for each in bench.store.damages.found]
         assert found == [("log.differs", "wrong", low)]
     flip(slave, low + 43)
 
 
 @pytest.mark.parametrize("damaged", ["master", "slave", "other"])
-def test_three_replicas_decide_by_majority(tmp_path: Path, damaged: str) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
-    other = make_slave(tmp_path / "o", broker_id=2)
-    fill_queue(master)
+def test_three_replicas_decide_by_majority(master: Bench, slave: Bench, other: Bench, damaged: str) -> None:
     everyone = {"master": master, "slave": slave, "other": other}
     with followed(master, slave), followed(master, other):
         flip(everyone[damaged], place(master, 60)[0] + 43)
@@ -254,15 +256,12 @@ def test_three_replicas_decide_by_majority(tmp_path: Path, damaged: str) -> None
     assert bytes(sound.store.log.slice(place(master, 60)[0] + 40, 8) or b"") == bytes(
         everyone[damaged].store.log.slice(place(master, 60)[0] + 40, 8) or b""
     )
-    for bench in everyone.values():
-        bench.close()
 
 
 @pytest.mark.parametrize("with_third", [True, False])
-def test_a_slave_that_differs_waits_for_a_majority_and_not_for_ever(tmp_path: Path, with_third: bool) -> None:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
-    other = make_slave(tmp_path / "o", broker_id=2)
-    fill_queue(master)
+def test_a_slave_that_differs_waits_for_a_majority_and_not_for_ever(
+    master: Bench, slave: Bench, other: Bench, with_third: bool
+) -> None:
     with followed(master, slave), followed(master, other):
         low = place(master, 60)[0]
         flip(slave, low + 43)
@@ -276,8 +275,6 @@ def test_a_slave_that_differs_waits_for_a_majority_and_not_for_ever(tmp_path: Pa
         else:
             heal(slave, master, DECIDE_MS // 1000)
         assert healing_of(slave).is_whole
-    for bench in (master, slave, other):
-        bench.close()
 
 
 def bytes_at(bench: Bench, position: int) -> bytes:
@@ -285,11 +282,10 @@ def bytes_at(bench: Bench, position: int) -> bytes:
 
 
 @pytest.mark.parametrize("damaged", ["master", "slave"])
-def test_a_refused_master_is_heard_by_three_replicas(tmp_path: Path, damaged: str) -> None:
+def test_a_refused_master_is_heard_by_three_replicas(
+    master: Bench, slave: Bench, other: Bench, damaged: str
+) -> None:
     """A slave that refuses its master copies nothing, and says all the same what it has."""
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
-    other = make_slave(tmp_path / "o", broker_id=2)
-    fill_queue(master)
     with followed(master, slave), followed(master, other):
         pass
     low = place(master, 60)[0]
@@ -305,40 +301,34 @@ def test_a_refused_master_is_heard_by_three_replicas(tmp_path: Path, damaged: st
             heal(each, master)
     assert bytes_at(slave, low) == bytes_at(master, low) == bytes_at(other, low)
     assert not healing_of(slave).has_work
-    for bench in (master, slave, other):
-        bench.close()
 
 
 def test_a_master_that_is_doubted_is_healed_or_gives_up(
-    pair: tuple[Bench, Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    master: Bench, slave: Bench, other: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master, slave = pair
-    fresh = make_slave(tmp_path / "f", broker_id=2)
     flip_body(master, 60)
     low = place(master, 60)[0]
     given_up: list[str] = []
     monkeypatch.setattr(healing_of(master), "_give_up", given_up.append)
-    healing_of(fresh).begin()
-    with pytest.raises(InvalidMessage), followed(master, fresh):
+    healing_of(other).begin()
+    with pytest.raises(InvalidMessage), followed(master, other):
         pass
-    assert follower_of(fresh).next_position == low
-    healing_of(fresh).doubt(low)
-    heal(fresh, master, GIVE_UP_MS // 1000 - 2)
+    assert follower_of(other).next_position == low
+    healing_of(other).doubt(low)
+    heal(other, master, GIVE_UP_MS // 1000 - 2)
     assert given_up == []
-    heal(fresh, master, 5)
+    heal(other, master, 5)
     assert len(given_up) == 1
     assert str(low) in given_up[0]
     with followed(master, slave):
         healing_of(slave).begin()
         heal(slave, master, 2)
-    fresh.broker.turn()
-    with followed(master, fresh):
-        assert_equal(master, fresh)
-    fresh.close()
+    other.broker.turn()
+    with followed(master, other):
+        assert_equal(master, other)
 
 
-def test_nothing_is_taken_that_is_no_record_of_its_place(pair: tuple[Bench, Bench]) -> None:
-    master, _ = pair
+def test_nothing_is_taken_that_is_no_record_of_its_place(master: Bench) -> None:
     low, size = place(master, 60)
     good = master.store.mender.read(low, size)
     flip_body(master, 60)
@@ -362,9 +352,8 @@ def test_nothing_is_taken_that_is_no_record_of_its_place(pair: tuple[Bench, Benc
 
 
 def test_a_master_of_rocketmq_is_followed_as_before(
-    pair: tuple[Bench, Bench], caplog: pytest.LogCaptureFixture
+    master: Bench, slave: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    master, slave = pair
     flip_body(slave, 60)
     healing = healing_of(slave)
     healing.begin()
@@ -379,9 +368,8 @@ def test_a_master_of_rocketmq_is_followed_as_before(
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_replica_gets_lost_first_segments_from_its_master(pair: tuple[Bench, Bench], count: int) -> None:
+def test_a_replica_gets_lost_first_segments_from_its_master(master: Bench, slave: Bench, count: int) -> None:
     """A start notes durably that it is no member, before anything else; the queues show all again."""
-    master, slave = pair
     slave.close()
     slave.store.member.open()  # as a start does where there are controllers
     slave.store.member.close()
@@ -423,10 +411,9 @@ def popped(bench: Bench, number: int) -> int:
 
 @pytest.mark.parametrize("read", [pulled, popped])
 def test_a_reader_waits_for_a_record_that_a_slave_has(
-    pair: tuple[Bench, Bench], read: Callable[[Bench, int], int]
+    master: Bench, slave: Bench, read: Callable[[Bench, int], int]
 ) -> None:
     """Without controllers, too; a broker that nobody can heal leads its readers past it."""
-    master, slave = pair
     number = 1 if read is popped else 60
     DAMAGE["a size"](master, number)
     with followed(master, slave):
@@ -437,9 +424,8 @@ def test_a_reader_waits_for_a_record_that_a_slave_has(
     assert numbers(master) == list(range(COUNT))
 
 
-def test_each_record_has_a_wait_of_its_own(pair: tuple[Bench, Bench]) -> None:
+def test_each_record_has_a_wait_of_its_own(master: Bench, slave: Bench) -> None:
     """Somebody who reads an unhealed record again and again takes nothing from another one."""
-    master, slave = pair
     with followed(master, slave):
         DAMAGE["a size"](master, 60)
         for _ in range(HEAL_MS // 1_000):
@@ -464,15 +450,12 @@ def test_a_reader_of_a_slave_waits_until_it_is_healed(tmp_path: Path) -> None:
         healing_of(slave).begin()
         heal(slave, master, 3)
         assert pulled(slave, 6) == ResponseCode.SUCCESS
-    master.close()
-    slave.close()
 
 
 @pytest.mark.parametrize("read", [pulled, popped])
 def test_a_broker_alone_leads_its_readers_past_what_is_lost(
-    pair: tuple[Bench, Bench], read: Callable[[Bench, int], int]
+    master: Bench, read: Callable[[Bench, int], int]
 ) -> None:
-    master, _ = pair
     number = 1 if read is popped else 60
     DAMAGE["a size"](master, number)
     assert read(master, number) == ResponseCode.SUCCESS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.notes.membernote import NOTE_BYTES, MemberNote, Noted
 from mqspark.store.recovery.trustedlog import judge_member
-from tests.support.store_tools import crash, flush, opened, put
+from tests.support.store_tools import crash, opened, put_synced
 from tests.unit.broker.replication.test_autoswitch import (
     agree_on_set,
     change_part,
@@ -30,24 +30,21 @@ from tests.unit.broker_kit import Bench
 
 
 @pytest.fixture
-def benches(tmp_path: Path) -> Iterator[list[Bench]]:
-    found: list[Bench] = []
-    yield found
-    for bench in found:
-        bench.close()
+def one(tmp_path: Path) -> Bench:
+    return make(tmp_path / "a", 1, 1)
 
 
-def pair(root: Path, benches: list[Bench]) -> tuple[Bench, Bench]:
-    """A master and a slave, both in the set, with 50 messages that are confirmed."""
-    one, two = make(root / "a", 1, 1), make(root / "b", 2, 1)
-    benches += [one, two]
+@pytest.fixture
+def two(tmp_path: Path, one: Bench) -> Bench:
+    """A slave of ``one``, both in the set, with 50 messages that are confirmed."""
+    two = make(tmp_path / "b", 2, 1)
     send(one, 50)
     with joined(one, two) as both:
         agree_on_set(one, {1, 2})
         send(one, 5)
         both.carry()
         both.carry()
-    return one, two
+    return two
 
 
 def judged(bench: Bench) -> str:
@@ -77,8 +74,7 @@ def noted(path: Path) -> Noted:
 # --- the note ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_acknowledged_is_noted_before_it_is_said(tmp_path: Path, benches: list[Bench]) -> None:
-    one, two = pair(tmp_path, benches)
+def test_what_is_acknowledged_is_noted_before_it_is_said(one: Bench, two: Bench) -> None:
     for bench in (one, two):
         path = bench.store.paths.member
         assert path.stat().st_size == NOTE_BYTES
@@ -137,9 +133,8 @@ def lose_the_epochs(bench: Bench) -> None:
     ],
 )
 def test_a_start_that_finds_less_is_noted_and_said(
-    tmp_path: Path, benches: list[Bench], harm: Callable[[Bench], None], why: str
+    two: Bench, harm: Callable[[Bench], None], why: str
 ) -> None:
-    _, two = pair(tmp_path, benches)
     harm(two)
     assert judged(two).startswith(why)
     assert noted(two.store.paths.member).damage.startswith(why), (
@@ -147,18 +142,14 @@ def test_a_start_that_finds_less_is_noted_and_said(
     )
 
 
-def test_damage_behind_what_was_acknowledged_costs_nothing(tmp_path: Path, benches: list[Bench]) -> None:
+def test_damage_behind_what_was_acknowledged_costs_nothing(two: Bench) -> None:
     """A power cut leaves an incomplete end, which nobody has counted on."""
-    _, two = pair(tmp_path, benches)
     end = two.store.log.position
     two.store.damages.note(Damage("log.damaged", Outcome.LOST, "10 bytes", end, 10))
     assert judged(two) == ""
 
 
-def test_newer_epochs_of_a_rocketmq_broker_that_had_the_directory_are_no_damage(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
-    _, two = pair(tmp_path, benches)
+def test_newer_epochs_of_a_rocketmq_broker_that_had_the_directory_are_no_damage(two: Bench) -> None:
     epochs = two.broker.role.epochs
     assert epochs is not None
     file = two.store.root_file(two.store.paths.epochs)
@@ -170,10 +161,9 @@ def test_newer_epochs_of_a_rocketmq_broker_that_had_the_directory_are_no_damage(
 # --- back into the set ---------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_replica_compares_all_and_becomes_whole(tmp_path: Path, benches: list[Bench]) -> None:
+def test_a_damaged_replica_compares_all_and_becomes_whole(tmp_path: Path, one: Bench) -> None:
     """The difference lies far before the last megabyte; the end is the same."""
-    one, two = make(tmp_path / "a", 1, 1), make(tmp_path / "b", 2, 1)
-    benches += [one, two]
+    two = make(tmp_path / "b", 2, 1)
     send(one, 30, size=60_000)
     with joined(one, two):
         agree_on_set(one, {1, 2})
@@ -204,8 +194,7 @@ def flip_file(bench: Bench, position: int) -> None:
         file.write(bytes([octet ^ 1]))
 
 
-def test_a_damaged_replica_is_not_counted_in_before(tmp_path: Path, benches: list[Bench]) -> None:
-    one, two = pair(tmp_path, benches)
+def test_a_damaged_replica_is_not_counted_in_before(one: Bench, two: Bench) -> None:
     two.store.member.suspect("a test says so")
     change_part(two, 2, 1, 1)
     with joined(one, two) as both:
@@ -214,10 +203,7 @@ def test_a_damaged_replica_is_not_counted_in_before(tmp_path: Path, benches: lis
         assert both.replica.acked == one.store.log.position
 
 
-def test_a_damaged_replica_without_anything_in_common_starts_over(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
-    one, two = pair(tmp_path, benches)
+def test_a_damaged_replica_without_anything_in_common_starts_over(one: Bench, two: Bench) -> None:
     two.store.member.suspect("a test says so")
     flip(two, 30)
     change_part(two, 2, 1, 1)
@@ -226,8 +212,7 @@ def test_a_damaged_replica_without_anything_in_common_starts_over(
         assert two.store.member.damage == ""
 
 
-def test_a_slave_refuses_a_master_that_ends_before(tmp_path: Path, benches: list[Bench]) -> None:
-    one, two = pair(tmp_path, benches)
+def test_a_slave_refuses_a_master_that_ends_before(one: Bench, two: Bench) -> None:
     before = log_of(two)
     change_part(one, 1, 2, 2)
     common = one.store.log.position
@@ -258,8 +243,7 @@ def record_end(bench: Bench, position: int) -> int:
     return found
 
 
-def test_what_is_taken_back_is_not_missed_later(tmp_path: Path, benches: list[Bench]) -> None:
-    one, two = pair(tmp_path, benches)
+def test_what_is_taken_back_is_not_missed_later(one: Bench, two: Bench) -> None:
     send(one, 10)  # nobody else has these
     one.store.member.acknowledge(1, one.store.log.position, 0)
     change_part(two, 2, 2, 2)
@@ -277,9 +261,8 @@ def unmark(bench: Bench, position: int) -> None:
 
 @pytest.mark.parametrize("place", ["first", "second", "last"])
 def test_two_sound_logs_that_differ_in_a_common_epoch_are_both_left_alone(
-    tmp_path: Path, benches: list[Bench], place: str
+    one: Bench, two: Bench, place: str
 ) -> None:
-    one, two = pair(tmp_path, benches)
     first_end = int.from_bytes(log_of(two)[:4], "big")
     begin = {"first": 0, "second": first_end, "last": record_end(two, two.store.log.position - 1)}[place]
     two.store.member.lower(begin)  # it does not know that this is confirmed
@@ -292,10 +275,7 @@ def test_two_sound_logs_that_differ_in_a_common_epoch_are_both_left_alone(
     assert two.store.member.damage == ""
 
 
-def test_a_slave_that_differs_because_its_record_is_damaged_says_so(
-    tmp_path: Path, benches: list[Bench]
-) -> None:
-    one, two = pair(tmp_path, benches)
+def test_a_slave_that_differs_because_its_record_is_damaged_says_so(one: Bench, two: Bench) -> None:
     begin = record_end(two, two.store.log.position // 2)
     flip(two, begin + 200)  # in its body
     change_part(two, 2, 1, 1)
@@ -308,10 +288,7 @@ def test_a_slave_that_differs_because_its_record_is_damaged_says_so(
 
 
 @pytest.mark.parametrize("is_healed", [True, False])
-def test_no_reader_is_led_past_a_record_that_others_may_have(
-    tmp_path: Path, benches: list[Bench], is_healed: bool
-) -> None:
-    one, two = pair(tmp_path, benches)
+def test_no_reader_is_led_past_a_record_that_others_may_have(one: Bench, two: Bench, is_healed: bool) -> None:
     begin = record_end(one, one.store.log.position // 2)
     change_part(one, 1, 1, 1)
     with joined(one, two):
@@ -336,8 +313,7 @@ def test_no_reader_is_led_past_a_record_that_others_may_have(
 def test_a_log_of_one_short_file_has_the_segments_that_it_had(tmp_path: Path, is_noted: bool) -> None:
     """The length of its only file would be taken for that of all segments, and no further record fit."""
     store = opened(tmp_path)
-    put(store, "T", 0, b"x" * 100)
-    flush(store)
+    put_synced(store, "T", 0, b"x" * 100)
     store.member.open()
     size = store.log.segment_bytes
     if is_noted:

@@ -71,8 +71,7 @@ def test_the_head_of_data() -> None:
     assert data_head(1 << 40, 32) == bytes.fromhex("0000010000000000 00000020")
 
 
-def test_a_slave_gets_the_log_as_it_is(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_slave_gets_the_log_as_it_is(bench: Bench, peer: Peer) -> None:
     fill(peer, 10)
     slave = bench.broker.role.replicas.connect("s:1")
     assert slave.data(1 << 20) == [], "it has not said where to begin"
@@ -211,11 +210,9 @@ def test_a_sync_master_answers_when_enough_have_the_message(tmp_path: Path) -> N
     second.received(report(bench.store.log.position))
     bench.broker.replicated()
     assert peer.heard() == []
-    bench.clock.advance(2_999)
-    bench.broker.tick()
+    bench.later(2_999)
     assert peer.heard() == []
-    bench.clock.advance(1)
-    bench.broker.tick()
+    bench.later(1)
     (answer,) = peer.heard()
     assert (answer.code, answer.remark) == (
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
@@ -254,11 +251,9 @@ def test_neither_flush_nor_replication_alone_is_enough(tmp_path: Path) -> None:
     assert [answer.code for answer in peer.heard()] == [0]
     peer.give(SEND, send_ext(), b"b")
     bench.broker.turn()
-    bench.clock.advance(3_000)
-    bench.broker.tick()
+    bench.later(3_000)
     assert peer.heard() == [], "the disk has longer"
-    bench.clock.advance(2_000)
-    bench.broker.tick()
+    bench.later(2_000)
     assert [answer.code for answer in peer.heard()] == [ResponseCode.FLUSH_DISK_TIMEOUT]
 
 
@@ -303,8 +298,7 @@ def test_tools_see_who_follows(tmp_path: Path) -> None:
     assert far.acked == end - 5_000
 
 
-def test_slaves_copy_what_delayed_and_timer_messages_need(bench: Bench) -> None:
-    peer = bench.peer()
+def test_slaves_copy_what_delayed_and_timer_messages_need(bench: Bench, peer: Peer) -> None:
     delays = json.loads(bytes(peer.ask(RequestCode.GET_ALL_DELAY_OFFSET).body))
     assert delays["offsetTable"] == {}
     timers = bytes(peer.ask(RequestCode.GET_TIMER_CHECK_POINT).body)

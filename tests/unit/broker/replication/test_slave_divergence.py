@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +56,8 @@ def fork(tmp_path: Path, before: int = 10, after: int = 20) -> Fork:
 
 
 @pytest.fixture
-def forked(tmp_path: Path) -> Iterator[Fork]:
-    found = fork(tmp_path)
-    yield found
-    for bench in (found.master, found.other, found.slave):
-        bench.close()
+def forked(tmp_path: Path) -> Fork:
+    return fork(tmp_path)
 
 
 def take_back(slave: Bench) -> None:
@@ -201,8 +197,6 @@ def test_a_slave_that_is_only_ahead_keeps_what_it_has(tmp_path: Path) -> None:
         link.carry(pieces(1))
         assert link.replica.acked == common
         assert slave.store.log.position == end > common
-    for bench in (master, other, slave):
-        bench.close()
 
 
 def test_an_old_master_becomes_the_slave_of_its_slave(tmp_path: Path) -> None:
@@ -224,8 +218,6 @@ def test_an_old_master_becomes_the_slave_of_its_slave(tmp_path: Path) -> None:
     meet(found)
     take_back(old)
     follow_to_the_end(found)
-    old.close()
-    slave.close()
 
 
 def test_a_hole_does_not_hide_the_records_before_it(tmp_path: Path) -> None:
@@ -241,4 +233,3 @@ def test_a_hole_does_not_hide_the_records_before_it(tmp_path: Path) -> None:
             if begin <= queue.entry(offset)[0] < end:
                 queue.replace(offset, FILLER)
     assert store.copy.last_whole_record(0, end) == begin
-    bench.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,14 +28,6 @@ from tests.unit.broker_kit import SEND, Bench, expire_segments, send_ext
 from tests.unit.static_kit import TOPIC, mapping, part
 
 GROUP = {"groupName": "G", "retryQueueNums": 3}
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
-    master, slave = make_master(tmp_path / "m"), make_slave(tmp_path / "s")
-    yield master, slave
-    master.close()
-    slave.close()
 
 
 def metadata_of(slave: Bench) -> Metadata:
@@ -81,9 +73,8 @@ def put_topic(master: Bench, name: str, queues: int = 2) -> None:
     assert master.peer().ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(name, queues)).code == 0
 
 
-def test_nothing_is_copied_from_a_broker_that_is_a_slave_itself(pair: tuple[Bench, Bench]) -> None:
+def test_nothing_is_copied_from_a_broker_that_is_a_slave_itself(master: Bench, slave: Bench) -> None:
     """A master that lost its disk comes back as one, with no topics, and at the address that is known."""
-    master, slave = pair
     put_topic(master, "Orders")
     one_round(master, slave)
     master.broker.state.topics.remove("Orders")
@@ -93,8 +84,7 @@ def test_nothing_is_copied_from_a_broker_that_is_a_slave_itself(pair: tuple[Benc
     assert "Orders" in names(slave)
 
 
-def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_slave_has_its_masters_topics_and_groups(master: Bench, slave: Bench) -> None:
     put_topic(master, "Orders")
     state = master.broker.state
     group = state.subscriptions.find("G", master.peer().session)
@@ -122,9 +112,8 @@ def test_a_slave_has_its_masters_topics_and_groups(pair: tuple[Bench, Bench]) ->
     assert names(slave) == names(master)
 
 
-def test_a_slave_gets_what_a_save_wrote_before_its_master_was_killed(pair: tuple[Bench, Bench]) -> None:
+def test_a_slave_gets_what_a_save_wrote_before_its_master_was_killed(master: Bench, slave: Bench) -> None:
     """A save writes each row as it is then, under the version of its beginning, which the slave has already."""
-    master, slave = pair
     put_topic(master, "Orders")
     put_topic(master, "Gone")
     peer = master.peer()
@@ -149,8 +138,7 @@ def test_a_slave_gets_what_a_save_wrote_before_its_master_was_killed(pair: tuple
     assert list(copied.subscriptions) == list(restarted.subscriptions)
 
 
-def test_a_slave_has_its_masters_static_topics(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_slave_has_its_masters_static_topics(master: Bench, slave: Bench) -> None:
     name = master.config.broker_name
     body = encode_body(mapping(name, {0: [part(name, 0), part("other", 10_000, gen=1)]}))
     master.peer().give(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, topic_fields(TOPIC), body)
@@ -170,8 +158,7 @@ def test_a_slave_has_its_masters_static_topics(pair: tuple[Bench, Bench]) -> Non
     assert not slave.broker.state.mappings.table
 
 
-def test_a_slave_is_told_of_changes_by_operators(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_slave_is_told_of_changes_by_operators(master: Bench, slave: Bench) -> None:
     peer = master.peer()
     requests = metadata_of(slave).read()
     request = next(requests)
@@ -191,9 +178,8 @@ def test_a_slave_is_told_of_changes_by_operators(pair: tuple[Bench, Bench]) -> N
     assert not peer.session.out
 
 
-def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tuple[Bench, Bench]) -> None:
+def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(master: Bench, slave: Bench) -> None:
     """The other master's log was longer, so its progress would never be due, and that of the next one not taken."""
-    master, slave = pair
     metadata = metadata_of(slave)
 
     def commit(offset: int) -> None:
@@ -227,9 +213,8 @@ def test_progress_at_a_place_of_another_masters_log_is_not_taken_over(pair: tupl
     assert metadata.is_fresh
 
 
-def test_progress_is_copied_anew_after_the_log_was_taken_back(pair: tuple[Bench, Bench]) -> None:
+def test_progress_is_copied_anew_after_the_log_was_taken_back(master: Bench, slave: Bench) -> None:
     """It counts messages as delivered that are gone: with it, the slave may not be counted in."""
-    master, slave = pair
     metadata, store = metadata_of(slave), slave.broker.store
     for body in (b"kept", b"gone"):
         assert master.peer().ask(SEND, send_ext("Orders", 0), body).code == 0
@@ -251,8 +236,7 @@ def test_progress_is_copied_anew_after_the_log_was_taken_back(pair: tuple[Bench,
     assert metadata.is_fresh
 
 
-def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_new_master_has_the_topics_of_messages_that_were_copied_faster(master: Bench, slave: Bench) -> None:
     peer = master.peer()
 
     def send(topic: str, queue_id: int) -> None:
@@ -306,8 +290,6 @@ def test_large_tables_come_in_pages(tmp_path: Path, has_pages: bool) -> None:
     assert pages == (-(-len(names(master)) // 7) if has_pages else 1)
     assert one_round(master, slave, ancient).count(RequestCode.GET_ALL_TOPIC_CONFIG) == 1
     assert names(slave) == names(master)
-    master.close()
-    slave.close()
 
 
 def test_a_table_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
@@ -324,8 +306,6 @@ def test_a_table_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> 
     one_round(master, slave, change)
     assert names(slave) == names(master)
     assert len(changed) == 3
-    master.close()
-    slave.close()
 
 
 def commit(bench: Bench, offset: int) -> None:
@@ -333,9 +313,8 @@ def commit(bench: Bench, offset: int) -> None:
     assert bench.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0
 
 
-def test_large_tables_are_taken_over_in_slices(pair: tuple[Bench, Bench]) -> None:
+def test_large_tables_are_taken_over_in_slices(master: Bench, slave: Bench) -> None:
     """The slave copies the log meanwhile, and the producers of a synchronous master wait for that."""
-    master, slave = pair
     topics, offsets = master.broker.state.topics, master.broker.state.offsets
     for number in range(600):
         topics.put(TopicConfig(topic_name=f"T{number:04d}"))
@@ -366,8 +345,7 @@ def test_names_that_a_master_lacks_are_removed_in_slices() -> None:
     assert there == {"T000"}
 
 
-def test_progress_that_is_taken_over_ends_with_its_connection(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_progress_that_is_taken_over_ends_with_its_connection(master: Bench, slave: Bench) -> None:
     assert master.peer().ask(SEND, send_ext(), b"a").code == 0
     for number in range(600):
         for queue_id in range(8):
@@ -394,8 +372,7 @@ def offsets_of(bench: Bench) -> int:
     return sum(len(offsets.queues(group, topic)) for topic, group in offsets.pairs())
 
 
-def test_progress_never_runs_ahead_of_the_log(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_progress_never_runs_ahead_of_the_log(master: Bench, slave: Bench) -> None:
     for number in range(5):
         assert master.peer().ask(SEND, send_ext(), b"%d" % number).code == 0
     master.broker.state.subscriptions.find("G", master.peer().session)
@@ -421,8 +398,7 @@ def promote(slave: Bench) -> None:
     slave.open()
 
 
-def test_a_promoted_slave_delivers_what_waits_and_nothing_twice(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_promoted_slave_delivers_what_waits_and_nothing_twice(master: Bench, slave: Bench) -> None:
     peer = master.peer()
     start = master.clock.now_ms()
     for seconds in (5, 60):
@@ -445,8 +421,7 @@ def test_a_promoted_slave_delivers_what_waits_and_nothing_twice(pair: tuple[Benc
     assert sorted(one.body for one in slave.records("T")) == [b"level 1", b"level 4", b"timer 5", b"timer 60"]
 
 
-def test_a_demoted_master_forgets_its_wheel(pair: tuple[Bench, Bench]) -> None:
-    master, _ = pair
+def test_a_demoted_master_forgets_its_wheel(master: Bench) -> None:
     at = f"TIMER_DELIVER_MS\x01{master.clock.now_ms() + 60_000}\x02"
     assert master.peer().ask(SEND, send_ext(properties=at), b"t").code == 0
     master.run_for(3_000)
@@ -460,8 +435,7 @@ def test_a_demoted_master_forgets_its_wheel(pair: tuple[Bench, Bench]) -> None:
     assert [one.body for one in master.records("T")] == [b"t"]
 
 
-def test_a_master_that_talks_nonsense_changes_nothing(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_master_that_talks_nonsense_changes_nothing(master: Bench, slave: Bench) -> None:
     before = names(slave)
     put_topic(master, "Orders")
 
@@ -486,8 +460,6 @@ def test_a_masters_tables_are_bounded(tmp_path: Path) -> None:
     with pytest.raises(TableFull, match="maxTopics"):
         one_round(master, slave)
     assert len(names(slave)) <= 20
-    master.close()
-    slave.close()
 
 
 @pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
@@ -526,8 +498,6 @@ def test_offsets_of_messages_that_a_new_slave_never_gets_are_not_used_again(
     sent = [slave.peer().ask(SEND, send_ext("Old", queue), b"new") for queue in (0, 1)]
     assert [answer.ext["queueOffset"] for answer in sent] == ["0", "3"], bounds
     assert [message.body for message in slave.records("Old", 1, 3)] == [b"new"]
-    slave.close()
-    master.close()
 
 
 def test_a_light_queue_of_which_a_new_slave_gets_no_message_goes_on_at_its_end(tmp_path: Path) -> None:
@@ -550,11 +520,9 @@ def test_a_light_queue_of_which_a_new_slave_gets_no_message_goes_on_at_its_end(t
     assert slave.store.offsets.max_offset("%LMQ%one", 0) == 3
     assert metadata_of(slave).is_fresh
     assert RequestCode.GET_MAX_OFFSET not in one_round(master, slave), "each queue is asked for once"
-    slave.close()
 
 
-def test_a_master_that_claims_impossible_ends_is_not_believed(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_master_that_claims_impossible_ends_is_not_believed(master: Bench, slave: Bench) -> None:
     put_topic(master, "Orders")
     for _ in range(40):
         assert master.peer().ask(SEND, send_ext("New"), bytes(4_000)).code == 0

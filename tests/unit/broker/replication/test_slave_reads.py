@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,13 @@ RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
-    master = make_master(tmp_path / "m", slave_read_enable=True)
-    slave = make_slave(tmp_path / "s", slave_read_enable=True)
-    yield master, slave
-    master.close()
-    slave.close()
+def master(tmp_path: Path) -> Bench:
+    return make_master(tmp_path / "m", slave_read_enable=True)
+
+
+@pytest.fixture
+def slave(tmp_path: Path) -> Bench:
+    return make_slave(tmp_path / "s", slave_read_enable=True)
 
 
 def copied(master: Bench, slave: Bench, count: int = 5) -> Link:
@@ -40,8 +40,7 @@ def pull(bench: Bench, offset: int, **more: str) -> Command:
     return bench.peer().pull(queueOffset=str(offset), **more)
 
 
-def test_a_slave_serves_what_it_has_and_sends_consumers_back(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_slave_serves_what_it_has_and_sends_consumers_back(master: Bench, slave: Bench) -> None:
     link = copied(master, slave)
     answer = pull(slave, 0)
     assert answer.code == 0
@@ -54,8 +53,7 @@ def test_a_slave_serves_what_it_has_and_sends_consumers_back(pair: tuple[Bench, 
     link.close()
 
 
-def test_without_its_master_a_slave_lets_consumers_wait(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_without_its_master_a_slave_lets_consumers_wait(master: Bench, slave: Bench) -> None:
     link = copied(master, slave)
     link.close()
     assert pull(slave, 0).code == 0
@@ -64,23 +62,20 @@ def test_without_its_master_a_slave_lets_consumers_wait(pair: tuple[Bench, Bench
         peer.give_pull(queueOffset=str(offset), sysFlag="6", suspendTimeoutMillis="15000")
         slave.broker.turn()
         assert peer.heard() == [], "it asks again only after a while"
-        slave.clock.advance(15_000 + SLOT_MS)
-        slave.broker.tick()
+        slave.later(15_000 + SLOT_MS)
         (answer,) = peer.heard()
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert answer.ext["nextBeginOffset"] == str(offset)
 
 
-def test_an_operator_may_let_a_slave_correct_offsets(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_an_operator_may_let_a_slave_correct_offsets(master: Bench, slave: Bench) -> None:
     copied(master, slave).close()
     slave.config.offset_check_in_slave = True
     answer = pull(slave, 7)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "5")
 
 
-def test_a_parked_pull_is_served_when_the_log_arrives(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_a_parked_pull_is_served_when_the_log_arrives(master: Bench, slave: Bench) -> None:
     link = copied(master, slave)
     link.follower.address = None  # as without a master
     peer = slave.peer()
@@ -102,13 +97,10 @@ def test_slaves_read_only_if_they_are_told_to(tmp_path: Path) -> None:
     assert answer.remark is not None
     assert "slaveReadEnable" in answer.remark
     assert pull(master, 0).ext["suggestWhichBrokerId"] == "0"
-    master.close()
-    slave.close()
 
 
-def test_consumers_of_old_messages_are_sent_to_a_slave(tmp_path: Path) -> None:
+def test_consumers_of_old_messages_are_sent_to_a_slave(master: Bench) -> None:
     """The bench's machine has 1 GiB."""
-    master = make_master(tmp_path / "m", slave_read_enable=True)
     for number in range(40):
         assert master.peer().ask(SEND, send_ext(), b"%d" % number * 500).code == 0
     assert pull(master, 0).ext["suggestWhichBrokerId"] == "0"
@@ -121,11 +113,9 @@ def test_consumers_of_old_messages_are_sent_to_a_slave(tmp_path: Path) -> None:
     assert pull(master, 0, maxMsgNums="1").ext["suggestWhichBrokerId"] == "2"
     master.config.slave_read_enable = False
     assert pull(master, 0, maxMsgNums="1").ext["suggestWhichBrokerId"] == "0"
-    master.close()
 
 
-def test_offsets_may_be_committed_to_a_slave(pair: tuple[Bench, Bench]) -> None:
-    master, slave = pair
+def test_offsets_may_be_committed_to_a_slave(master: Bench, slave: Bench) -> None:
     copied(master, slave).close()
     ext = {"consumerGroup": "CG", "topic": "T", "queueId": "0", "commitOffset": "4"}
     assert slave.peer().ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext).code == 0

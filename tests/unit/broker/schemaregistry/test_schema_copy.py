@@ -164,7 +164,6 @@ def test_wrong_records_and_too_many_are_not_taken(tmp_path: Path) -> None:
     pair.keeper.registered(json.dumps(large), schemaType="JSON")
     with pytest.raises(TableFull):
         pair.read()
-    pair.close()
 
 
 def test_what_was_read_is_known_after_a_restart_without_the_keeper(pair: Pair) -> None:

@@ -12,7 +12,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.record.batchitems import encode_batch
 from mqspark.record.record import decode_records
-from tests.unit.broker_kit import SEND, Bench, last_registration, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, last_registration, send_ext
 
 TRACE = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
@@ -80,18 +80,16 @@ def test_properties_of_the_broker_replace_those_that_came(bench: Bench) -> None:
     assert properties == {"a": "CLUSTER", "DELAY": "0", "CLUSTER": "C", **TRACE}
 
 
-def test_a_legal_property_string_may_be_long_in_json(bench: Bench) -> None:
+def test_a_legal_property_string_may_be_long_in_json(bench: Bench, peer: Peer) -> None:
     text = "".join(f"{number:x}\x01b\x02" for number in range(0x1000, 0x2000))
     assert len(encode_request(SEND, 1, send_ext(properties=text))) > 64 * 1024
-    peer = bench.peer()
     peer.ask(SEND, send_ext(), b"known from here on")
     assert peer.ask(SEND, send_ext(properties=text), b"x").code == 0
     _, message = stored(bench)
     assert message.properties["1fff"] == "b"
 
 
-def test_auto_creation_copies_the_template(bench: Bench) -> None:
-    peer = bench.peer()
+def test_auto_creation_copies_the_template(bench: Bench, peer: Peer) -> None:
     peer.ask(SEND, send_ext("Fresh", d="3"), b"x")
     topic = bench.broker.state.topics.get("Fresh")
     assert topic is not None
@@ -103,8 +101,7 @@ def test_auto_creation_copies_the_template(bench: Bench) -> None:
     assert wide.write_queue_nums == 8
 
 
-def test_a_producer_in_unit_mode_creates_topics_of_units(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_producer_in_unit_mode_creates_topics_of_units(bench: Bench, peer: Peer) -> None:
     bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
     for name, flag in (("Unit", 1), ("%RETRY%CG", 2)):
         assert peer.ask(SEND, send_ext(name, k="true"), b"x").code == 0
@@ -113,16 +110,14 @@ def test_a_producer_in_unit_mode_creates_topics_of_units(bench: Bench) -> None:
         assert topic.config.topic_sys_flag == flag
 
 
-def test_auto_creation_follows_its_switch_both_ways(bench: Bench) -> None:
-    peer = bench.peer()
+def test_auto_creation_follows_its_switch_both_ways(peer: Peer) -> None:
     peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"autoCreateTopicEnable=false\n")
     assert peer.ask(SEND, send_ext("A1"), b"x").code == ResponseCode.TOPIC_NOT_EXIST
     peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"autoCreateTopicEnable=true\n")
     assert peer.ask(SEND, send_ext("A1"), b"x").code == 0
 
 
-def test_a_topic_needs_a_template_with_the_inherit_bit(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_topic_needs_a_template_with_the_inherit_bit(peer: Peer) -> None:
     assert peer.ask(SEND, send_ext("B1", c="SELF_TEST_TOPIC"), b"x").code == ResponseCode.TOPIC_NOT_EXIST
     assert peer.ask(SEND, send_ext("B1", c="C"), b"x").code == 0  # the cluster's topic is one
 
@@ -146,8 +141,7 @@ def test_a_topic_needs_a_template_with_the_inherit_bit(bench: Bench) -> None:
         ({"b": "%RETRY%G", "m": "true"}, b"x", 13, "batch"),
     ],
 )
-def test_refusals(bench: Bench, ext: dict[str, str], body: bytes, code: int, words: str) -> None:
-    peer = bench.peer()
+def test_refusals(bench: Bench, peer: Peer, ext: dict[str, str], body: bytes, code: int, words: str) -> None:
     peer.ask(SEND, send_ext(), b"x")
     before = bench.store.log.position
     answer = peer.ask(SEND, {**send_ext(), **ext}, body)
@@ -177,14 +171,12 @@ def test_a_malformed_header_is_an_error_with_a_name(
     assert words in (answer.remark or "")
 
 
-def test_a_negative_queue_id_lets_the_broker_choose(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_negative_queue_id_lets_the_broker_choose(peer: Peer) -> None:
     queues = {peer.ask(SEND, send_ext(queue_id=-1), b"x").ext["queueId"] for _ in range(50)}
     assert queues == {"0", "1", "2", "3"}
 
 
-def test_oneway_is_stored_and_not_answered(bench: Bench) -> None:
-    peer = bench.peer()
+def test_oneway_is_stored_and_not_answered(bench: Bench, peer: Peer) -> None:
     peer.give(SEND, send_ext(), b"x", oneway=True)
     peer.give(SEND, send_ext(queue_id=99), b"x", oneway=True)
     bench.broker.turn()
@@ -373,8 +365,7 @@ def test_a_slow_sync_is_answered_flush_disk_timeout(sync_bench: Bench) -> None:
     bench.broker.turn()
     bench.broker.tick()
     assert peer.heard() == []
-    bench.clock.advance(2_000)
-    bench.broker.tick()
+    bench.later(2_000)
     (answer,) = peer.heard()
     assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
     assert {"msgId", "queueId", "queueOffset"} <= answer.ext.keys()  # a Java client insists on them
@@ -420,23 +411,19 @@ def test_the_first_send_to_a_topic_is_answered_when_a_name_server_knows_it(tmp_p
     first.give(SEND, send_ext("Newer"), b"4")
     bench.broker.turn()
     assert first.heard() == []
-    bench.clock.advance(2_000)
-    bench.broker.tick()
+    bench.later(2_000)
     assert [answer.code for answer in first.heard()] == [0]
 
 
-def test_what_is_refused_for_its_body_creates_no_topic(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_what_is_refused_for_its_body_creates_no_topic(bench: Bench) -> None:
     answer = bench.peer().ask(SEND, send_ext("Fresh"))
     assert (answer.code, "no body" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
     assert "Fresh" not in bench.broker.state.topics
 
 
 @pytest.mark.parametrize("more", ["", "WAIT\x01true\x02DELAY\x010\x02"])
-def test_an_empty_property_does_not_hide_the_one_before_it(tmp_path: Path, more: str) -> None:
+def test_an_empty_property_does_not_hide_the_one_before_it(bench: Bench, peer: Peer, more: str) -> None:
     """MessageDecoder drops items without a value."""
-    bench = Bench(tmp_path)
-    peer = bench.peer()
     text = f"UNIQ_KEY\x01U1\x02TAGS\x01red\x02{more}UNIQ_KEY\x01\x02TAGS\x01\x02TAGS\x01\x02"
     answer = peer.ask(SEND, send_ext(properties=text), b"a")
     assert (answer.code, answer.ext["transactionId"]) == (0, "U1")
@@ -450,8 +437,7 @@ def test_an_empty_property_does_not_hide_the_one_before_it(tmp_path: Path, more:
     assert bench.peer().pull(subscription="red").code == 0
 
 
-def test_empty_properties_alone_are_none(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_empty_properties_alone_are_none(bench: Bench) -> None:
     answer = bench.peer().ask(SEND, send_ext(properties="UNIQ_KEY\x01\x02TAGS\x01\x02"), b"a")
     assert len(answer.ext["transactionId"]) == 32
     (message,) = bench.records("T")

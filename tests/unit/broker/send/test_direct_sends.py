@@ -72,11 +72,9 @@ def test_what_is_stored_is_what_a_request_stores(tmp_path: Path) -> None:
             assert getattr(each, name) == getattr(by_request, name), name
     assert bench.broker.state.stats.put_messages == 4
     validate(bench.broker)
-    bench.close()
 
 
-def test_messages_that_a_broker_has_to_look_at_are_not_plain(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_messages_that_a_broker_has_to_look_at_are_not_plain(bench: Bench) -> None:
     assert message(bench) is None  # there is no topic
     peer_of(bench)
     assert message(bench) is not None
@@ -111,7 +109,6 @@ def test_no_more_are_taken_than_may_wait(tmp_path: Path) -> None:
     assert [run.outcomes for run in runs] == [[], [], []]
     bench.flush()
     assert [run.outcomes for run in runs] == [[0], [0], []]
-    bench.close()
 
 
 def test_a_guarantee_that_is_not_met_is_told(tmp_path: Path) -> None:
@@ -119,14 +116,12 @@ def test_a_guarantee_that_is_not_met_is_told(tmp_path: Path) -> None:
     peer = peer_of(bench)
     bench.flush()
     put(bench, peer, [message(bench)] * 2, told)
-    bench.clock.advance(bench.config.sync_flush_timeout + 1)
-    bench.broker.tick()
+    bench.later(bench.config.sync_flush_timeout + 1)
     assert told.outcomes == [ResponseCode.FLUSH_DISK_TIMEOUT]
     put(bench, peer, [message(bench)], told)
     bench.broker.acks.fail("the disk is gone")
     assert told.outcomes[1:] == [ResponseCode.SERVICE_NOT_AVAILABLE]
     assert len(bench.broker.acks) == 0
-    bench.close()
 
 
 def test_forms_weigh_what_they_take() -> None:

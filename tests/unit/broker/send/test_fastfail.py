@@ -42,8 +42,7 @@ def sift(bench: Bench, peer: Peer, commands: list[Command], age_ms: int) -> list
         (RequestCode.GET_BROKER_RUNTIME_INFO, 5_000),
     ],
 )
-def test_each_kind_has_its_time(bench: Bench, code: int, limit_ms: int) -> None:
-    peer = bench.peer()
+def test_each_kind_has_its_time(bench: Bench, peer: Peer, code: int, limit_ms: int) -> None:
     assert sift(bench, peer, requests(code), limit_ms - 1) == [code]
     assert not peer.heard()
     assert sift(bench, peer, requests(code), limit_ms) == []
@@ -55,8 +54,7 @@ def test_each_kind_has_its_time(bench: Bench, code: int, limit_ms: int) -> None:
     )
 
 
-def test_others_go_on(bench: Bench) -> None:
-    peer = bench.peer()
+def test_others_go_on(bench: Bench, peer: Peer) -> None:
     codes = [RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET]
     assert sift(bench, peer, requests(*codes), 250) == codes[1:]
     assert sift(bench, peer, requests(RequestCode.UPDATE_CONSUMER_OFFSET), 1 << 40) == [codes[2]]
@@ -65,15 +63,13 @@ def test_others_go_on(bench: Bench) -> None:
     assert answer.remark.endswith("size of queue: 2")
 
 
-def test_oneway_sends_are_dropped_in_silence(bench: Bench) -> None:
-    peer = bench.peer()
+def test_oneway_sends_are_dropped_in_silence(bench: Bench, peer: Peer) -> None:
     assert sift(bench, peer, requests(RequestCode.SEND_MESSAGE_V2, oneway=True), 200) == []
     assert not peer.heard()
     assert bench.broker.requests.overload.refused_count == 1
 
 
-def test_the_times_are_settings(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_times_are_settings(bench: Bench, peer: Peer) -> None:
     overload = bench.broker.requests.overload
     assert overload.patience_ms == 200
     answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, None, b"waitTimeMillsInSendQueue=50\n")

@@ -108,8 +108,7 @@ def leave(bench: Bench, waiting: Peer, push: Command) -> None:
 
 
 def be_silent(bench: Bench, waiting: Peer, push: Command) -> None:
-    bench.clock.advance(10_001)
-    bench.broker.tick()
+    bench.later(10_001)
 
 
 @pytest.mark.parametrize(

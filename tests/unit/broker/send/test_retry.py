@@ -15,8 +15,9 @@ from mqspark.protocol.bodies.body import encode_body
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark.record.record import PendingRecord, decode_record
+from mqspark.record.record import decode_record
 from tests.support.remoting import topic_fields
+from tests.support.store_tools import put
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -52,8 +53,7 @@ def configure(peer: Peer, **settings: Any) -> None:
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config)).code == 0
 
 
-def test_the_first_retry_waits_level_three(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_first_retry_waits_level_three(bench: Bench, peer: Peer) -> None:
     message = stored(bench)
     answer = give_back(peer, message)
     assert (answer.code, answer.remark, answer.ext) == (0, None, {})
@@ -89,8 +89,7 @@ def test_a_value_with_the_mark_of_values_is_retried_and_ends_as_a_dead_letter(be
     assert peer.ask(SEND, ext, b"as a message of its own").code == 0
 
 
-def test_every_attempt_waits_longer_until_the_last_becomes_a_dead_letter(bench: Bench) -> None:
-    peer = bench.peer()
+def test_every_attempt_waits_longer_until_the_last_becomes_a_dead_letter(bench: Bench, peer: Peer) -> None:
     first = message = stored(bench)
     for times in range(1, 5):
         assert give_back(peer, message, limit=4).code == 0
@@ -118,8 +117,7 @@ def test_a_count_that_is_full_stays_full(bench: Bench) -> None:
     assert dead.reconsume_times == most
 
 
-def test_a_consumer_may_name_the_level_or_give_up_at_once(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_consumer_may_name_the_level_or_give_up_at_once(bench: Bench, peer: Peer) -> None:
     message = stored(bench)
     give_back(peer, message, 7)
     assert len(bench.records(SCHEDULE, 6)) == 1
@@ -128,8 +126,7 @@ def test_a_consumer_may_name_the_level_or_give_up_at_once(bench: Bench) -> None:
     assert bench.broker.state.stats.dead == {("T", "CG"): 1}
 
 
-def test_the_groups_limit_counts_where_the_consumer_has_none(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_groups_limit_counts_where_the_consumer_has_none(bench: Bench, peer: Peer) -> None:
     configure(peer, retry_max_times=0)
     message = stored(bench)
     give_back(peer, message, limit=None)
@@ -141,8 +138,7 @@ def test_the_groups_limit_counts_where_the_consumer_has_none(bench: Bench) -> No
     assert len(bench.records("%DLQ%CG")) == 2
 
 
-def test_retries_spread_over_the_groups_queues(bench: Bench) -> None:
-    peer = bench.peer()
+def test_retries_spread_over_the_groups_queues(bench: Bench, peer: Peer) -> None:
     configure(peer, retry_queue_nums=4)
     message = stored(bench)
     for _ in range(40):
@@ -151,8 +147,7 @@ def test_retries_spread_over_the_groups_queues(bench: Bench) -> None:
     assert all(bench.records("%RETRY%CG", queue_id) for queue_id in range(4))
 
 
-def test_no_retry_goes_to_a_queue_that_its_topic_does_not_have(bench: Bench) -> None:
-    peer = bench.peer()
+def test_no_retry_goes_to_a_queue_that_its_topic_does_not_have(bench: Bench, peer: Peer) -> None:
     message = stored(bench)
     give_back(peer, message, 1)
     configure(peer, retry_queue_nums=4)
@@ -162,8 +157,7 @@ def test_no_retry_goes_to_a_queue_that_its_topic_does_not_have(bench: Bench) -> 
     assert len(bench.records("%RETRY%CG")) == 41
 
 
-def test_a_group_without_retry_queues_keeps_nothing(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_group_without_retry_queues_keeps_nothing(bench: Bench, peer: Peer) -> None:
     configure(peer, retry_queue_nums=0)
     message = stored(bench)
     before = bench.store.log.position
@@ -222,8 +216,7 @@ def test_a_disk_that_fails_afterwards_is_a_system_error(tmp_path: Path, why: str
     )
     bench.broker.turn()
     if why == "FLUSH_DISK_TIMEOUT":
-        bench.clock.advance(bench.config.sync_flush_timeout)
-        bench.broker.tick()
+        bench.later(bench.config.sync_flush_timeout)
     else:
         bench.broker.acks.fail("the store failed: EIO")
     (answer,) = peer.heard()
@@ -241,22 +234,20 @@ def test_a_store_that_takes_nothing_says_so(bench: Bench) -> None:
     bench.store.abandon()
 
 
-def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench) -> None:
-    bench.store.appender.put(
-        PendingRecord(
-            topic="T",
-            queue_id=0,
-            body=b"six",
-            properties=b"TAGS\x01a\x02",
-            born_timestamp_ms=7,
-            born_host=encode_host("::1", 9),
-            sys_flag=1,
-        )
+def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench, peer: Peer) -> None:
+    put(
+        bench.store,
+        "T",
+        0,
+        b"six",
+        b"TAGS\x01a\x02",
+        born_timestamp_ms=7,
+        born_host=encode_host("::1", 9),
+        sys_flag=1,
     )
     bench.broker.turn()
     (message,) = (record for record in bench.store.reads.get("T", 0, 0, 1, 1000).buffers)
     offset = int.from_bytes(message[28:36], "big")
-    peer = bench.peer()
     ext = {"group": "CG", "offset": str(offset), "delayLevel": "-1"}
     assert peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext).code == 0
     result = bench.store.reads.get("%DLQ%CG", 0, 0, 1, 1000)
@@ -268,8 +259,7 @@ def test_a_message_with_ipv6_hosts_comes_back_whole(bench: Bench) -> None:
 # --- what a client sends to a retry topic itself ---
 
 
-def test_a_client_may_send_a_retry_itself(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_client_may_send_a_retry_itself(bench: Bench, peer: Peer) -> None:
     properties = "RETRY_TOPIC\x01T\x02RECONSUME_TIME\x011\x02MAX_RECONSUME_TIMES\x0116\x02DELAY\x014\x02"
     assert peer.ask(SEND, send_ext("%RETRY%CG", 0, properties, j="1", l="16"), b"x").code == 0
     bench.run_for(30_000, 200)
@@ -302,9 +292,8 @@ def test_a_retry_over_the_limit_is_a_dead_letter(bench: Bench, ext: dict[str, st
         assert len(bench.records(SCHEDULE, 1)) == 1
 
 
-def test_what_an_ordered_group_sends_is_dead_at_once(bench: Bench) -> None:
+def test_what_an_ordered_group_sends_is_dead_at_once(bench: Bench, peer: Peer) -> None:
     """It retries in place; the RebalanceLockManager's view of who consumes in order."""
-    peer = bench.peer()
     body = {
         "consumerGroup": "CG",
         "clientId": "c",
@@ -351,8 +340,7 @@ def test_records_are_those_of_a_real_broker(tmp_path: Path, key: str) -> None:
     assert last.reconsume_times == dead["reconsumeTimes"] == 2
 
 
-def test_a_producer_does_not_say_where_a_dead_letter_comes_from(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_producer_does_not_say_where_a_dead_letter_comes_from(bench: Bench, peer: Peer) -> None:
     forged = "RETRY_TOPIC\x01Secret\x02DLQ_ORIGIN_TOPIC\x01Secret\x02"
     assert peer.ask(SEND, send_ext("T", properties=forged), b"x").code == 0
     assert give_back(peer, bench.records("T")[-1], level=-1).code == 0

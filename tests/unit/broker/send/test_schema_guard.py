@@ -304,8 +304,7 @@ def test_what_would_be_too_large_in_memory_is_refused_before_it_is_parsed(guarde
     assert kept.entries == 2
 
 
-def test_a_broker_alone_without_a_registry_promises_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_broker_alone_without_a_registry_promises_nothing(tmp_path: Path, bench: Bench) -> None:
     guarded = Guarded.__new__(Guarded)
     guarded.peer = bench.peer()
     assert guarded.create("reject") == ResponseCode.INVALID_PARAMETER

@@ -66,17 +66,14 @@ def test_plain_sends_are_taken_from_the_third_on(tmp_path: Path) -> None:
     assert of_bench(tmp_path) == 4
 
 
-def test_few_queues_get_their_first_file_before_the_time_is_looked_at(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_few_queues_get_their_first_file_before_the_time_is_looked_at(bench: Bench, peer: Peer) -> None:
     bench.broker.state.topics.put(TopicConfig("T", 10, 10, 6))
-    peer = bench.peer()
     taken(peer, [frame(number) for number in range(3)])
     read = b"".join(frame(10 + queue_id, e=str(queue_id)) for queue_id in range(10))
     before = bench.store.table.files_made
     assert 0 < bench.broker.take(peer.session, read, 0) < len(read)
     assert bench.store.table.files_made == before + FILES_AT_ONCE
     bench.broker.turn()
-    bench.close()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +132,6 @@ def test_traced_sends(tmp_path: Path) -> None:
     bench.broker.serve({**bench.broker.handlers, SEND: around(bench.broker.handlers[SEND])})
     assert taken(peer, [frame(n) for n in range(4, 8)]) == 0
     assert len(seen) == 4
-    bench.close()
 
 
 def test_static_topics(tmp_path: Path) -> None:
@@ -222,8 +218,7 @@ def run_of(*opaques: int) -> tuple[int, bytes]:
     return len(opaques), b"".join(send_response_frame(n, "ID", 0, n) for n in opaques)
 
 
-def test_a_run_counts_its_messages() -> None:
-    clock = ManualClock()
+def test_a_run_counts_its_messages(clock: ManualClock) -> None:
     rpc = RpcTimes(clock)
     acks, session = Acks(clock, rpc), Session(1, "127.0.0.1", 1, [])
     acks.add_run(30, session, *run_of(1, 2, 3), waits=True)
@@ -282,8 +277,7 @@ def test_heads_of_runs_are_those_of_records(flags: int) -> None:
     assert pack_head(1, -2, 3, 4, 5, 6, 7, 8, 9, pack_alike(born, 10, store, 11, 12), 13) == whole
 
 
-def test_sizes_are_counted_as_one_by_one(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_sizes_are_counted_as_one_by_one(bench: Bench) -> None:
     sizes = [1, 1024, 1025, 4096, 4097, 1 << 20, 5]
     found = []
     for name in "AB":

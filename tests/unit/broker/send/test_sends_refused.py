@@ -19,8 +19,7 @@ def sent(bench: Bench) -> int:
     return bench.peer().ask(RequestCode.SEND_MESSAGE_V2, send_ext(), b"x").code
 
 
-def test_a_broker_that_takes_messages(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_broker_that_takes_messages(bench: Bench) -> None:
     assert sent(bench) == SUCCESS
     assert bench.broker.sends_refused is None
 

@@ -52,8 +52,7 @@ def info(bench: Bench) -> Any:
 
 
 def pass_a_period(bench: Bench) -> None:
-    bench.clock.advance(PERIOD_MS)
-    bench.broker.tick()
+    bench.later(PERIOD_MS)
 
 
 def as_push_consumer(bench: Bench, group: str = "CG") -> Peer:
@@ -62,8 +61,7 @@ def as_push_consumer(bench: Bench, group: str = "CG") -> Peer:
     return peer
 
 
-def test_what_is_read_is_counted_by_group(bench: Bench) -> None:
-    peer = bench.peer()
+def test_what_is_read_is_counted_by_group(bench: Bench, peer: Peer) -> None:
     assert pull(peer, maxMsgNums="4") == 0
     shown = info(bench)
     assert shown["runtimeTable"]["CG"]["coldAcc"] == shown["globalAcc"] > 4 * KIB
@@ -97,38 +95,32 @@ def test_what_is_not_cold_is_read_all_the_same(bench: Bench) -> None:
     assert pull(peer) == 0
 
 
-def test_a_pull_consumer_waits_and_then_gets_one_message(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_pull_consumer_waits_and_then_gets_one_message(bench: Bench, peer: Peer) -> None:
     assert pull(peer, maxMsgNums="24") == 0
     peer.give_pull(offset=24)
     bench.broker.turn()
     assert peer.heard() == []
     assert len(bench.broker.pulls.held) == 1
     validate(bench.broker)
-    bench.clock.advance(HOLD_MS - 1)
-    bench.broker.tick()
+    bench.later(HOLD_MS - 1)
     assert peer.heard() == []
-    bench.clock.advance(1)
-    bench.broker.tick()
+    bench.later(1)
     (answer,) = peer.heard()
     assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "25")
     assert len(bench.broker.pulls.held) == 0
 
 
-def test_a_held_pull_of_a_closed_connection_is_dropped(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_held_pull_of_a_closed_connection_is_dropped(bench: Bench, peer: Peer) -> None:
     assert pull(peer, maxMsgNums="24") == 0
     peer.give_pull(offset=24)
     bench.broker.turn()
     peer.disconnect()
-    bench.clock.advance(HOLD_MS)
-    bench.broker.tick()
+    bench.later(HOLD_MS)
     assert len(bench.broker.pulls.held) == 0
 
 
-def test_more_than_can_be_held_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_can_be_held_are_refused(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_pulls, "MAX_HELD", 2)
-    peer = bench.peer()
     assert pull(peer, maxMsgNums="24") == 0
     for _ in range(2):
         peer.give_pull(offset=24)
@@ -155,8 +147,7 @@ def test_without_the_setting_nothing_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "CID_RMQ_SYS_x"])
-def test_groups_of_tools_are_not_limited(bench: Bench, group: str) -> None:
-    peer = bench.peer()
+def test_groups_of_tools_are_not_limited(bench: Bench, peer: Peer, group: str) -> None:
     assert [pull(peer, group=group) for _ in range(5)] == [0] * 5
     assert info(bench)["globalAcc"] == 0
 
@@ -246,14 +237,12 @@ def test_a_group_that_uses_its_share_gets_more_while_there_is_room(tmp_path: Pat
     assert lowered == {"B": 100}, "but not below the threshold of all"
     moves.bench.clock.advance(FORGET_MS)
     assert moves.period() == {}
-    moves.bench.close()
 
 
 def test_a_threshold_of_an_operator_does_not_move(tmp_path: Path) -> None:
     moves = strategy(tmp_path, pid=False)
     moves.reads.set_threshold("A", 10)
     assert moves.period(A=50) == {"A": 10}
-    moves.bench.close()
 
 
 def test_by_the_last_ten_periods(tmp_path: Path) -> None:
@@ -266,7 +255,6 @@ def test_by_the_last_ten_periods(tmp_path: Path) -> None:
     assert lowered["A"] == 100
     moves.bench.config.cold_ctr_strategy_enable = False
     assert moves.period() == {}
-    moves.bench.close()
 
 
 # --- the kernel ---

@@ -22,8 +22,7 @@ def pull(bench: Bench, offset: int, count: int = 1) -> int:
 
 
 def checked(bench: Bench) -> None:
-    bench.clock.advance(CHECK_INTERVAL_MS)
-    bench.broker.tick()
+    bench.later(CHECK_INTERVAL_MS)
 
 
 def test_a_slow_group_may_not_consume_and_that_is_kept(tmp_path: Path) -> None:

@@ -444,8 +444,7 @@ def clean(pair: Pair, name: str) -> None:
     bench = pair.sides[name].bench
     while not bench.store.upkeep.cleaner.is_hour:
         bench.clock.advance(3_600_000)
-    bench.clock.advance(300_000)
-    bench.broker.tick()
+    bench.later(300_000)
     pair.talk(name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.stats.puttimes import PutTimes
-from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 TOOL_PATTERN = re.compile(r"\[([^]]+)\]:(\d+)")
 """How RocketMQ's exporter takes putMessageDistributeTime apart: by spaces, colons and brackets."""
@@ -48,8 +48,7 @@ def test_shares() -> None:
     assert [times.below(share) for share in (0.5, 0.98, 0.99, 0.999)] == [0.0, 0.0, 7.0, 30_000.0]
 
 
-def test_sends_of_a_minute_are_shown(bench: Bench) -> None:
-    peer = bench.peer()
+def test_sends_of_a_minute_are_shown(bench: Bench, peer: Peer) -> None:
     for _ in range(3):
         peer.ask(SEND, send_ext(), b"a")
     assert counted(bench.broker.runtime_info()["putMessageDistributeTime"]) == {}

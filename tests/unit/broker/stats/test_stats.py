@@ -19,8 +19,7 @@ def sample(stats: Stats, topics: list[Topic]) -> None:
     finished(stats.sample(topics, {topic.name for topic in topics}.__contains__))
 
 
-def test_what_made_a_row_appear_is_counted() -> None:
-    clock = ManualClock()
+def test_what_made_a_row_appear_is_counted(clock: ManualClock) -> None:
     stats = Stats(clock)
     topic = Topic(TopicConfig(topic_name="T"))
     topic.counted = 10
@@ -66,8 +65,7 @@ def test_tables_of_pop_dead_letters_connections_and_the_broker() -> None:
     assert sums("GROUP_ACK_NUMS", "T@G") is None
 
 
-def test_minute_hour_and_day() -> None:
-    clock = ManualClock()
+def test_minute_hour_and_day(clock: ManualClock) -> None:
     stats = Stats(clock)
     topic = Topic(TopicConfig(topic_name="T"))
 
@@ -150,8 +148,7 @@ def test_latencies_of_queues_and_reads_from_disk() -> None:
     assert stats.ledger.bytes < before
 
 
-def test_days_begin_at_local_midnight_and_leave_out_system_topics() -> None:
-    clock = ManualClock()
+def test_days_begin_at_local_midnight_and_leave_out_system_topics(clock: ManualClock) -> None:
     until_midnight = 86_400_000 - (clock.now_ms() + 7_200_000) % 86_400_000
     stats = Stats(clock, utc_offset_ms=lambda now_ms: 7_200_000)
     own, system = Topic(TopicConfig(topic_name="T")), Topic(TopicConfig(topic_name="SCHEDULE_TOPIC_XXXX"))
@@ -185,8 +182,7 @@ def test_messages_by_their_type_and_size() -> None:
     assert sizes.total == 200 + 6_000 + 1_000 + 2_000
 
 
-def test_answers_are_counted_by_request_answer_and_wait() -> None:
-    clock = ManualClock()
+def test_answers_are_counted_by_request_answer_and_wait(clock: ManualClock) -> None:
     rpc = RpcTimes(clock)
     rpc.record(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, 4, 10, waited=True)
     rpc.row(Rpc(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, False)).quick += 3

@@ -71,8 +71,7 @@ def test_a_file_of_rocketmq_is_kept(tmp_path: Path) -> None:
     assert path.read_bytes() == recorded()  # nothing has changed
 
 
-def test_a_filter_lives_with_its_group_and_is_saved(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_filter_lives_with_its_group_and_is_saved(bench: Bench) -> None:
     peer, born_ms = bench.peer(), bench.clock.now_ms()
     subscribe(peer, "T")
     assert filters(bench) == {
@@ -109,8 +108,7 @@ def test_a_filter_lives_with_its_group_and_is_saved(tmp_path: Path) -> None:
     validate(bench.broker)
 
 
-def test_who_was_there_when_the_broker_stopped_is_gone_when_it_starts(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_who_was_there_when_the_broker_stopped_is_gone_when_it_starts(bench: Bench) -> None:
     subscribe(bench.peer(), "T")
     bench.clock.advance(60_000)
     bench.close()
@@ -118,8 +116,7 @@ def test_who_was_there_when_the_broker_stopped_is_gone_when_it_starts(tmp_path: 
     assert filters(bench)["T@CG"]["deadTime"] == bench.clock.now_ms() - 30_000
 
 
-def test_what_does_not_compile_is_not_written(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_what_does_not_compile_is_not_written(bench: Bench) -> None:
     subscribe(bench.peer(), "T", expression="n >")
     assert filters(bench) == {}
 
@@ -153,8 +150,7 @@ def test_how_long_a_filter_outlives_its_group(tmp_path: Path) -> None:
     assert not filters(bench)
 
 
-def test_a_full_table_refuses_silently_and_keeps_what_it_has(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_a_full_table_refuses_silently_and_keeps_what_it_has(bench: Bench) -> None:
     clock: Clock = bench.clock
     table = ConsumerFilters(BrokerConfig(max_group_table_bytes=2_000), clock)
     for topic in ("A", "B", "C", "D"):

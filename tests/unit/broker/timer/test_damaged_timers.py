@@ -68,7 +68,6 @@ def test_a_flipped_bit_of_the_timer_log_is_found_while_the_broker_runs(tmp_path:
         ("timer.log", "healed")
     ]
     assert bench.broker.timers.metrics.counts().get("T", 0) == 0
-    bench.close()
 
 
 def test_messages_of_a_lost_timer_log_are_counted_once(tmp_path: Path) -> None:
@@ -81,7 +80,6 @@ def test_messages_of_a_lost_timer_log_are_counted_once(tmp_path: Path) -> None:
     assert bench.broker.timers.metrics.counts().get("T", 0) == len(sent)
     bench.run_for(30_000)
     assert bench.broker.timers.metrics.counts().get("T", 0) == 0
-    bench.close()
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -176,17 +174,15 @@ def test_what_goes_round_comes_once_after_the_timer_log_was_lost(tmp_path: Path,
     assert bodies(bench) == [b"near", b"far"]
     assert not any("TIMER_ROLLED_FROM" in record.properties for record in bench.records("T"))
     assert bench.broker.timers.metrics.counts().get("T", 0) == 0
-    bench.close()
 
 
 @pytest.mark.parametrize(("queue", "properties"), [("SCHEDULE_TOPIC_XXXX/2", "DELAY\x013\x02"),
                                                    (f"{WHEEL}/0", "TIMER_DELAY_MS\x0110000\x02")])  # fmt: skip
 @pytest.mark.parametrize("at", [3, 6, 7])
 def test_a_flipped_queue_entry_costs_no_message(
-    tmp_path: Path, queue: str, properties: str, at: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bench: Bench, queue: str, properties: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqspark.store.recovery.scrub.Scrub.job", lambda scrub: None)
-    bench = Bench(tmp_path)
     sent = [b"%d" % number for number in range(60)]
     for body in sent:
         assert bench.peer().ask(SEND, send_ext("T", 0, properties), body).code == 0
@@ -201,10 +197,9 @@ def test_a_flipped_queue_entry_costs_no_message(
 @pytest.mark.parametrize("bit", [1 << 12, 1 << 40, 1 << 62], ids=hex)
 @pytest.mark.parametrize("at", [0, 1, 4, 5])
 def test_a_flipped_delivery_time_of_a_queue_entry_is_not_believed(
-    tmp_path: Path, bit: int, at: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bench: Bench, bit: int, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqspark.store.recovery.scrub.Scrub.job", lambda scrub: None)
-    bench = Bench(tmp_path)
     sent = [b"%d" % number for number in range(6)]
     for body in sent:
         assert bench.peer().ask(SEND, send_ext("T", 0, "DELAY\x013\x02"), body).code == 0
@@ -220,12 +215,10 @@ def test_a_flipped_delivery_time_of_a_queue_entry_is_not_believed(
     assert bodies(bench) == []
     bench.run_for(2_000)
     assert bodies(bench) == sent
-    bench.close()
 
 
-def test_messages_wait_as_long_as_their_level_was_when_they_came(tmp_path: Path) -> None:
+def test_messages_wait_as_long_as_their_level_was_when_they_came(bench: Bench) -> None:
     """An entry has another time than its record and the setting say: so have those beside it."""
-    bench = Bench(tmp_path)
     for body in (b"0", b"1"):
         assert bench.peer().ask(SEND, send_ext("T", 0, "DELAY\x013\x02"), body).code == 0
     bench.close()
@@ -235,7 +228,6 @@ def test_messages_wait_as_long_as_their_level_was_when_they_came(tmp_path: Path)
     assert bodies(bench) == []
     bench.run_for(2_000)
     assert bodies(bench) == [b"0", b"1"]
-    bench.close()
 
 
 @pytest.mark.parametrize("properties", ["DELAY\x013\x02", "TIMER_DELAY_MS\x0110000\x02"])
@@ -254,9 +246,8 @@ def test_a_body_that_was_changed_on_disk_gets_no_crc_of_its_own(tmp_path: Path, 
 
 @pytest.mark.parametrize("properties", ["DELAY\x013\x02", "TIMER_DELAY_MS\x0110000\x02"])
 def test_a_damaged_message_waits_as_long_as_another_replica_may_heal_it(
-    tmp_path: Path, properties: str
+    tmp_path: Path, bench: Bench, properties: str
 ) -> None:
-    bench = Bench(tmp_path)
     sent = [b"first", b"changed", b"last"]
     for body in sent:
         assert bench.peer().ask(SEND, send_ext("T", 0, properties), body).code == 0

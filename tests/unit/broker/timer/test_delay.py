@@ -13,9 +13,9 @@ import pytest
 from mqspark.broker.timer.delays import BATCH_MESSAGES, FILES_AT_ONCE
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.record.record import PendingRecord
 from mqspark.store.config import DEFAULT_DELAY_LEVELS
 from mqspark.store.queue.delaylevels import DelayLevels
+from tests.support.store_tools import put
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -32,8 +32,7 @@ def bodies(bench: Bench, queue_id: int = 0) -> list[bytes]:
     return [record.body for record in bench.records("T", queue_id)]
 
 
-def test_a_delayed_message_waits_in_the_schedule_topic(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_delayed_message_waits_in_the_schedule_topic(bench: Bench, peer: Peer) -> None:
     answer = peer.ask(
         SEND, send_ext("T", 2, "DELAY\x013\x02TAGS\x01a\x02KEYS\x01k\x02UNIQ_KEY\x01U\x02"), b"x"
     )
@@ -55,14 +54,12 @@ def test_a_delayed_message_waits_in_the_schedule_topic(bench: Bench) -> None:
     assert tags_code == waiting.store_timestamp_ms + 10_000
 
 
-def test_it_is_delivered_when_due_and_not_before(bench: Bench) -> None:
-    peer = bench.peer()
+def test_it_is_delivered_when_due_and_not_before(bench: Bench, peer: Peer) -> None:
     send(peer, 2, b"five", queue_id=3, more="KEYS\x01k\x02")
     (waiting,) = bench.records(SCHEDULE, 1)
     bench.run_for(4_999, 200)
     assert bench.records("T", 3) == []
-    bench.clock.advance(1)
-    bench.broker.tick()
+    bench.later(1)
     (delivered,) = bench.records("T", 3)
     assert delivered.store_timestamp_ms == waiting.store_timestamp_ms + 5_000
     for name in (
@@ -80,9 +77,8 @@ def test_it_is_delivered_when_due_and_not_before(bench: Bench) -> None:
     assert len(bench.records("T", 3)) == 1
 
 
-def test_the_delay_begins_when_a_message_comes_also_while_the_disk_is_busy(bench: Bench) -> None:
+def test_the_delay_begins_when_a_message_comes_also_while_the_disk_is_busy(bench: Bench, peer: Peer) -> None:
     """Others that wait to be written have the store time of the first."""
-    peer = bench.peer()
     peer.give(SEND, send_ext("T", 0, "DELAY\x011\x02"), b"first")
     bench.clock.advance(700)
     peer.give(SEND, send_ext("T", 0, "DELAY\x011\x02"), b"second")
@@ -125,8 +121,7 @@ def test_a_level_that_is_no_number_is_refused(bench: Bench, level: str) -> None:
     assert bench.records("T") == []
 
 
-def test_a_delayed_message_may_be_the_first_of_a_batch_topic(bench: Bench) -> None:
-    peer = bench.peer()
+def test_a_delayed_message_may_be_the_first_of_a_batch_topic(bench: Bench, peer: Peer) -> None:
     attributes = {"queue.type": "BatchCQ"}
     bench.broker.state.topics.put(TopicConfig("T", 4, 4, 6, attributes=attributes))
     send(peer, 1)
@@ -143,8 +138,7 @@ def test_a_batch_cannot_be_delayed(bench: Bench) -> None:
     assert "cannot be delayed" in (answer.remark or "")
 
 
-def test_order_within_a_level_is_kept_and_each_tick_is_bounded(bench: Bench) -> None:
-    peer = bench.peer()
+def test_order_within_a_level_is_kept_and_each_tick_is_bounded(bench: Bench, peer: Peer) -> None:
     sent = [b"%d" % number for number in range(1000)]
     for body in sent:
         peer.give(SEND, send_ext("T", 0, "DELAY\x011\x02"), body, oneway=True)
@@ -161,12 +155,10 @@ def test_order_within_a_level_is_kept_and_each_tick_is_bounded(bench: Bench) -> 
     assert [body for body in bodies(bench) if body != b"other"] == sent
 
 
-def test_offsets_are_saved_only_for_what_is_on_the_disk(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_offsets_are_saved_only_for_what_is_on_the_disk(tmp_path: Path, bench: Bench) -> None:
     send(bench.peer(), 1)
     bench.flush()
-    bench.clock.advance(1_000)
-    bench.broker.tick()
+    bench.later(1_000)
     assert len(bodies(bench)) == 1
     offsets = bench.broker.services.delays.offsets
     assert offsets.generation == 0
@@ -200,9 +192,7 @@ def test_a_restart_delivers_what_waited_and_nothing_twice(tmp_path: Path, sync: 
     assert bodies(bench) == [b"one", b"ten"]
 
 
-def test_a_crash_loses_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    peer = bench.peer()
+def test_a_crash_loses_nothing(bench: Bench, peer: Peer) -> None:
     send(peer, 1, b"one")
     bench.run_for(2_000)
     bench.run_jobs()
@@ -214,8 +204,7 @@ def test_a_crash_loses_nothing(tmp_path: Path) -> None:
     assert bodies(bench).count(b"five") == 1
 
 
-def test_offsets_outside_the_queue_are_brought_back_into_it(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_offsets_outside_the_queue_are_brought_back_into_it(tmp_path: Path, bench: Bench) -> None:
     send(bench.peer(), 1)
     bench.close()
     (tmp_path / "config" / "delayOffset.json").write_text(
@@ -237,9 +226,8 @@ def test_a_clock_that_steps_ahead_makes_messages_due(bench: Bench) -> None:
     assert bodies(bench) == [b"x"]
 
 
-def test_a_clock_that_steps_back_makes_nothing_early_and_blocks_nothing(bench: Bench) -> None:
+def test_a_clock_that_steps_back_makes_nothing_early_and_blocks_nothing(bench: Bench, peer: Peer) -> None:
     """They wait a whole delay more, not the hour; what comes after them waits its own delay."""
-    peer = bench.peer()
     send(peer, 3, b"before")
     bench.clock.wall_ms -= 3_600_000
     bench.broker.tick()
@@ -265,16 +253,7 @@ def test_a_message_whose_way_is_unknown_is_passed_over_with_a_word(
         b"DELAY\x01%s\x02REAL_TOPIC\x01T\x02REAL_QID\x01%s\x02" % (b"1" * 5_000, b"1" * 5_000),
     ]
     for properties in ways:
-        bench.store.appender.put(
-            PendingRecord(
-                topic=SCHEDULE,
-                queue_id=0,
-                body=b"lost",
-                properties=properties,
-                born_timestamp_ms=1,
-                born_host=bytes(8),
-            )
-        )
+        put(bench.store, SCHEDULE, 0, b"lost", properties)
     send(bench.peer(), 1, b"fine")
     bench.run_for(1_000)
     assert bodies(bench) == [b"fine"]
@@ -295,8 +274,7 @@ def test_a_full_disk_holds_a_level_and_loses_nothing(bench: Bench, monkeypatch: 
     assert bench.broker.delay_problem is None
 
 
-def test_the_runtime_info_says_how_far_each_level_is(bench: Bench) -> None:
-    peer = bench.peer()
+def test_the_runtime_info_says_how_far_each_level_is(bench: Bench, peer: Peer) -> None:
     send(peer, 1)
     send(peer, 1)
     send(peer, 5)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqspark.protocol.codes import ResponseCode
-from tests.unit.broker_kit import SEND, Bench, send_ext
+from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.timer_kit import DAY_MS, WHEEL, bodies, recall, send
 
 STORE = Path(__file__).parents[3] / "golden" / "store"
@@ -51,8 +51,7 @@ def test_a_recall_of_nothing_changes_nothing(bench: Bench) -> None:
     assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
-def test_which_handles_are_refused(bench: Bench) -> None:
-    peer = bench.peer()
+def test_which_handles_are_refused(bench: Bench, peer: Peer) -> None:
     good = send(bench, delay_ms=5_300).ext["recallHandle"]
 
     def made(text: str) -> str:

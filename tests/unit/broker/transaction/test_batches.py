@@ -9,12 +9,7 @@ import pytest
 
 from mqspark.broker.transaction import transactions
 from mqspark.broker.transaction.halfbatches import MAX_MEMBERS, still_missing
-from mqspark.message import (
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANSACTION_COMMIT_TYPE,
-    Message,
-)
+from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANSACTION_COMMIT_TYPE, Message
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.record.batchitems import encode_batch
 from mqspark.store.log.commitlog import CommitLog

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.message import (
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-    Message,
-)
+from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, Message
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import CheckTransactionStateRequestHeader
@@ -401,8 +396,7 @@ def test_answers_wait_for_the_disk(tmp_path: Path) -> None:
     kit.flush()
     assert [command.code for command in kit.producer.heard()] == [0]
     kit.prepare("U2")
-    kit.clock.advance(31_000)
-    kit.broker.tick()
+    kit.later(31_000)
     assert not kit.checks()
     kit.flush()
     assert len(kit.checks()) == 1

@@ -23,11 +23,7 @@ from mqspark.broker.transaction.halfmessages import (
 )
 from mqspark.broker.transaction.transactions import SLICE_MESSAGES
 from mqspark.errors import DiskFull
-from mqspark.message import (
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-    TRANS_OP_HALF_TOPIC,
-)
+from mqspark.message import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.connection import Connection
 from mqspark.record.record import decode_record, encode_record, take_apart
@@ -125,8 +121,7 @@ class TestRestart:
 
 def test_offsets_are_saved_when_the_copies_before_them_are_on_the_disk(kit: Kit) -> None:
     kit.prepare()
-    kit.clock.advance(31_000)
-    kit.broker.tick()
+    kit.later(31_000)
     assert kit.saved() == -1
     kit.settle()
     kit.broker.tick()

@@ -119,7 +119,6 @@ class Sent:
         self.messages.append(message)
 
 
-@pytest.mark.anyio
 async def test_records_go_out_ten_at_a_time_and_the_rest_at_the_end() -> None:
     sender = Sent()
     tracer = Tracer(sender)
@@ -135,7 +134,6 @@ async def test_records_go_out_ten_at_a_time_and_the_rest_at_the_end() -> None:
     assert tracer.dropped == 0
 
 
-@pytest.mark.anyio
 async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     sender = Sent()
     sender.failing = True
@@ -152,7 +150,6 @@ async def test_what_does_not_fit_is_dropped_and_counted() -> None:
     assert {message.topic for message in sender.messages} == {"Mine"}
 
 
-@pytest.mark.anyio
 async def test_an_outage_costs_two_lines(caplog: pytest.LogCaptureFixture) -> None:
     sender = Sent()
     tracer = Tracer(sender)
@@ -186,7 +183,6 @@ class Notes(Interceptor):
         self.seen.append((context.kind, context.success))
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("is_coroutine", [False, True])
 async def test_interceptors_see_how_each_call_ends(is_coroutine: bool) -> None:
     notes = Notes()

@@ -111,7 +111,6 @@ def test_wait_and_as_completed() -> None:
     timer.join()
 
 
-@pytest.mark.anyio
 async def test_a_coroutine_waits() -> None:
     one = future()
     timer = later(one)

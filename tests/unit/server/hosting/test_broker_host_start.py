@@ -22,14 +22,7 @@ from mqspark_server.settings.settings import Layer
 from tests.support.waiting import eventually_async
 from tests.unit.server.hosting.test_supervisor import Scripted
 
-pytestmark = pytest.mark.anyio
-
 PROFILE = {"brokerName": "a", "bindAddress": "127.0.0.1", "listenPort": 0, "httpEnable": False}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def host_at(store: Path, *brokers: Scripted) -> BrokerHost:

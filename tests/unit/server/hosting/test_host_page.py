@@ -16,14 +16,7 @@ from mqspark_server.hosting.hostpage import HostPage
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.web.problems import Problem
 
-pytestmark = pytest.mark.anyio
-
 READY = (200, json.dumps({"status": "ready", "state": "ready", "sendsRefused": None, "secret": 1}))
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Host:

@@ -12,14 +12,7 @@ from mqspark_server.hosting.childserver import ChildServer, PartFailed, marked
 from mqspark_server.hosting.supervisor import Pauses, Supervisor
 from tests.support.waiting import eventually_async
 
-pytestmark = pytest.mark.anyio
-
 AT_ONCE = Pauses(0.0, 0.0)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Scripted(ChildServer):

@@ -15,8 +15,6 @@ from mqspark.protocol.session import Session
 from mqspark_server.net.deadlines import Deadlines
 from mqspark_server.net.localpeer import LocalPeer
 
-pytestmark = pytest.mark.anyio
-
 
 class Server:
     """Its core notes what comes."""

@@ -12,7 +12,8 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command, encode_request, encode_response
 from mqspark_server.net.memory_budget import MemoryBudget
 from mqspark_server.net.outbound import FEW_PENDING, NOTED_BYTES, Outbound
-from tests.unit.outbound_kit import Wire, connected
+from tests.support.wires import Wire
+from tests.unit.outbound_kit import connected
 
 CODE = RequestCode.GET_MAX_OFFSET
 

@@ -24,8 +24,6 @@ from mqspark_server.proxy.backends import clusterusers
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers, check_auth_of_proxy
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 
-pytestmark = pytest.mark.anyio
-
 INNER = json.dumps({"accessKey": "inner", "secretKey": "inner-secret"})
 CONFIG = AuthConfig(
     authentication_enabled=True,

@@ -16,8 +16,6 @@ from mqspark_server.proxy import grpcdoor
 from mqspark_server.proxy.grpcdoor import GrpcDoor
 from mqspark_server.settings.serverconfig import ServerConfig
 
-pytestmark = pytest.mark.anyio
-
 
 class Backend:
     closed = False

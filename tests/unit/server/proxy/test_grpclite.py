@@ -22,8 +22,6 @@ from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import ProxyBench
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:

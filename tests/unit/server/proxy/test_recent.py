@@ -15,8 +15,6 @@ from mqspark_server.proxy.backends.clusterroutes import BrokerServer, Recent
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from tests.unit.outbound_kit import connected
 
-pytestmark = pytest.mark.anyio
-
 
 class Asked:
     def __init__(self) -> None:

@@ -23,8 +23,6 @@ from mqspark_server.proxy.methods.telemetry import asked_by_broker, telemetry
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import ProxyBench, settled
 
-pytestmark = pytest.mark.anyio
-
 STACKS = {"consumerGroup": "g", "clientId": "client", "jstackEnable": "true"}
 
 

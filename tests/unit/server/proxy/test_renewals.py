@@ -28,8 +28,6 @@ from mqspark_server.proxy.content.receipthandles import ReceiptHandle
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
 from tests.support.invariants import sound_renewals
 
-pytestmark = pytest.mark.anyio
-
 CLIENT, ANOTHER = ("c", "user"), ("c", "another user")
 
 

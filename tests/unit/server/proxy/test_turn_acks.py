@@ -23,8 +23,6 @@ from tests.support.invariants import validate
 from tests.unit.broker_kit import SEND, Bench, send_ext
 from tests.unit.proxy_kit import Context, ProxyBench, settled
 
-pytestmark = pytest.mark.anyio
-
 MESSAGES = 12
 
 
@@ -148,32 +146,25 @@ async def test_renewed_messages_take_their_own_way(proxy: ProxyBench, client: Gr
     assert len(context.served) == 1
 
 
+@pytest.mark.parametrize("amid", [False, True])
 async def test_a_broker_that_fails_leaves_no_call_without_an_answer(
-    proxy: ProxyBench, client: GrpcClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    proxy: ProxyBench,
+    client: GrpcClient,
+    amid: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     given = await handles(proxy, client)
 
     def acknowledge(broker: str, run: AckRun) -> bool:
+        if amid:
+            run.asked = len(given)
         raise RuntimeError("broken")
 
     monkeypatch.setattr(client.link, "acknowledge", acknowledge)
     contexts = await asked(proxy, client, *map(request_of, given))
     assert {answer_of(context).status.code for context in contexts} == {pb.INTERNAL_SERVER_ERROR}
     assert "acknowledgements failed" in caplog.text
-
-
-async def test_a_broker_that_fails_amid_its_requests_leaves_no_call_without_an_answer(
-    proxy: ProxyBench, client: GrpcClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = await handles(proxy, client)
-
-    def acknowledge(broker: str, run: AckRun) -> bool:
-        run.asked = len(given)
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(client.link, "acknowledge", acknowledge)
-    contexts = await asked(proxy, client, *map(request_of, given))
-    assert {answer_of(context).status.code for context in contexts} == {pb.INTERNAL_SERVER_ERROR}
 
 
 def test_a_length_that_is_longer_than_it_must_be_hides_nothing() -> None:

@@ -232,7 +232,6 @@ def test_checks_of_properties_by_their_crc(tmp_path: Path, verified: bool) -> No
     assert len(bench.records("T")) == (3 if verified else 4)
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("forced", [True, False])
 async def test_whether_a_broker_registers_what_a_name_server_has(tmp_path: Path, forced: bool) -> None:
     """forceRegister."""
@@ -252,7 +251,6 @@ async def test_whether_a_broker_registers_what_a_name_server_has(tmp_path: Path,
     assert server.codes()[len(first)] == expected
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("forced", [True, False])
 async def test_a_slave_without_a_master_registers_again_at_once(tmp_path: Path, forced: bool) -> None:
     """Only the answer to a registration names the master, and the next one would be registerNameServerPeriod away."""
@@ -278,7 +276,6 @@ async def test_a_slave_without_a_master_registers_again_at_once(tmp_path: Path, 
     assert RequestCode.QUERY_DATA_VERSION not in server.codes()
 
 
-@pytest.mark.anyio
 async def test_how_long_a_name_server_is_waited_for(tmp_path: Path) -> None:
     """registerBrokerTimeoutMills."""
     answers: list[Answer] = [(0, {}, b""), SILENCE]
@@ -294,7 +291,6 @@ async def test_how_long_a_name_server_is_waited_for(tmp_path: Path) -> None:
         bench.close()
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("interval_ms", [3_600_000, 1])
 async def test_how_often_the_log_is_synced(tmp_path: Path, interval_ms: int) -> None:
     """flushIntervalCommitLog."""

@@ -16,8 +16,6 @@ from mqspark_server.web.events import EVENTS, EventStream
 from mqspark_server.web.httpguard import bounded_protocol
 from mqspark_server.web.places import Places
 
-pytestmark = pytest.mark.anyio
-
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """Two parts, with a pause between them."""

@@ -36,6 +36,7 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    put_synced,
 )
 
 GENERATION = Path(COMPACTED) / "T" / "0"
@@ -94,8 +95,7 @@ def test_a_directory_that_cannot_be_listed_now_leads_nobody_past_what_is_kept(
 ) -> None:
     files, clock = QuickFiles(), ManualClock()
     store = opened(compacted, clock, files)
-    put(store, "U", 0, b"of the log")
-    flush(store)
+    put_synced(store, "U", 0, b"of the log")
     names = files.names
 
     def fail(path: StrPath) -> list[str]:
@@ -126,20 +126,18 @@ def test_a_sound_one_is_served(compacted: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_one_is_told(compacted: Path, damage: str) -> None:
+def test_a_damaged_one_is_told(clock: ManualClock, compacted: Path, damage: str) -> None:
     name, change = DAMAGE[damage]
     path = compacted / GENERATION / name
     sound = path.read_bytes()
     path.write_bytes(change(sound))
     assert found_by_fsck(compacted) == ["compaction.damaged"]
-    clock = ManualClock()
     store = opened(compacted, clock)
     with pytest.raises(StoreUnreadable, match="damaged"):
         store.reads.get("T", 0, 0, 10, 1 << 20)
     assert "damaged" in (store.status.read_problem or "")
     assert store.offsets.min_offset("T", 0) == 0
-    put(store, "T", 0, b"goes on")
-    flush(store)
+    put_synced(store, "T", 0, b"goes on")
 
     path.write_bytes(sound)
     clock.advance(2000)
@@ -263,6 +261,5 @@ def test_the_rest_of_a_deleted_topic_that_a_kill_left_is_removed(compacted: Path
             path.unlink()
     store = opened(compacted)
     assert not (compacted / GENERATION).exists()
-    put(store, "T", 0, b"new")
-    flush(store)
+    put_synced(store, "T", 0, b"new")
     assert [message.body for message in drain(store, "T", 0)] == [b"new"]

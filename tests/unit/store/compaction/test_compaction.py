@@ -11,11 +11,12 @@ import pytest
 from mqspark.errors import ConfigError
 from mqspark.message import MessageExt
 from mqspark.record.record import decode_record
+from mqspark.store import MessageStore
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark.store.config import StoreConfig
 from mqspark.store.tools.compactionfiles import write_compaction
 from mqspark.store.tools.reader import StoreReader
-from tests.support.store_tools import flush, opened, put
+from tests.support.store_tools import put, put_synced
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "compaction"
 TOPIC = "Compacted"
@@ -76,11 +77,9 @@ def test_what_the_log_has_no_longer_is_taken_over(tmp_path: Path) -> None:
     assert [message.body for message in kept(tmp_path, TOPIC, 0)] == expected
 
 
-def test_a_kill_between_the_renames_loses_nothing(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_kill_between_the_renames_loses_nothing(tmp_path: Path, store: MessageStore) -> None:
     put(store, "C", 0, b"x", b"KEYS\x01k\x02")
-    put(store, "D", 0, b"x" * 3000, b"KEYS\x01k\x02")
-    flush(store)
+    put_synced(store, "D", 0, b"x" * 3000, b"KEYS\x01k\x02")
     store.close()
     unpack("compacted.tar.gz", tmp_path)
     (tmp_path / "compaction").rename(tmp_path / "mqspark.compaction.old")

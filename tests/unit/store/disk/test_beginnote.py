@@ -13,7 +13,7 @@ from mqspark.store.disk.damage import Outcome
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from tests.support.store_tools import RoomyFiles, leave, opened
-from tests.unit.store.disk.test_retention import assert_serves_the_rest, filled, names, run
+from tests.unit.store.disk.test_retention import assert_serves_the_rest, expire, filled, run
 
 SEGMENT = 4096
 
@@ -31,8 +31,7 @@ def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: s
     store, written, files = filled(tmp_path)
     begin = 0
     if after == "retention":
-        files.expired = set(names(store)[:4])
-        store.clean_expired()
+        expire(store, files, 4)
         begin = 4 * SEGMENT
     run(store, files)
     assert store.log.min_offset == begin
@@ -51,14 +50,12 @@ def test_lost_first_segments_are_told_from_deleted_ones(tmp_path: Path, after: s
     assert found(store) == [wanted]
     assert len(store.log_damage) == 0, "no reader is led there"
     assert_serves_the_rest(store, written)
-    files.expired = set(names(store)[:1])
-    store.clean_expired()
+    expire(store, files, 1)
     run(store, files)
     assert store.log.min_offset == begin + 3 * SEGMENT
     store.close()
     store = opened(tmp_path, files.clock, files)
     assert found(store) == [], "retention has come by"
-    store.close()
 
 
 @pytest.mark.parametrize("why", ["no note", "damaged note", "another broker"])
@@ -86,14 +83,12 @@ def test_an_older_note_beside_a_newer_log_says_what_is_missing(tmp_path: Path) -
     """As after a backup without the log's files was restored: retention has deleted them, which nobody knows then."""
     store, _, files = filled(tmp_path)
     shutil.copy(tmp_path / "mqspark.begin", tmp_path / "older")
-    files.expired = set(names(store)[:1])
-    store.clean_expired()
+    expire(store, files, 1)
     run(store, files)
     store.close()
     (tmp_path / "older").rename(tmp_path / "mqspark.begin")
     store = opened(tmp_path, files.clock, files)
     assert found(store) == [("log.begin", "lost", 0, SEGMENT)]
-    store.close()
 
 
 class NoRoomForNotes(RoomyFiles):
@@ -118,8 +113,7 @@ def test_a_full_disk_keeps_neither_a_start_nor_retention_from_their_work(tmp_pat
         files.is_full = True
         store = opened(tmp_path, files.clock, files)
     files.is_full = True
-    files.expired = set(names(store)[:3])
-    store.clean_expired()
+    expire(store, files, 3)
     run(store, files)
     assert store.log.min_offset == 3 * SEGMENT
     assert_serves_the_rest(store, written)
@@ -127,4 +121,3 @@ def test_a_full_disk_keeps_neither_a_start_nor_retention_from_their_work(tmp_pat
     files.is_full = False
     store = opened(tmp_path, files.clock, files)
     assert found(store) == [], "an old note would tell of lost segments"
-    store.close()

@@ -18,7 +18,7 @@ from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.disk.filesystemsync import FilesystemSync, filesystem_sync
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.notes.checkpoint import Checkpoint
-from tests.support.store_tools import QuickFiles, checkpoint, make_store, put
+from tests.support.store_tools import QuickFiles, checkpoint, complete, make_store, put
 from tests.support.store_tools import flush as flush_store
 
 EXT4, TMPFS = 0xEF53, 0x01021994
@@ -68,8 +68,7 @@ def checkpoint_of(
         files, StorePaths(root), Checkpoint(), {*paths, str(root / "deleted")}, {str(root)}, finished.append,
         filesystem=filesystem,
     )  # fmt: skip
-    job.run()
-    job.done()
+    complete([job])
     assert job.error is None
     assert finished == [job]
     own = {*paths, str(root)}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mqspark.errors import DiskFull
-from mqspark.record.record import PendingRecord, decode_records
+from mqspark.record.record import decode_records
 from mqspark.store import GetResult, GetStatus, MessageStore, OsFiles, storedata
 from mqspark.store.disk.diskjobs import UnmapJob
 from mqspark.store.disk.layout import file_name
@@ -31,7 +31,9 @@ from tests.support.store_tools import (
     leave,
     make_store,
     opened,
+    pending,
     put,
+    put_synced,
     query,
 )
 
@@ -71,6 +73,12 @@ def filled(
 
 def names(store: MessageStore) -> list[str]:
     return [segment.path.name for segment in store.log.segments]
+
+
+def expire(store: MessageStore, files: RoomyFiles, count: int) -> None:
+    """The oldest segments have outlived their time, and the next run is now."""
+    files.expired = set(names(store)[:count])
+    store.clean_expired()
 
 
 def assert_serves_the_rest(store: MessageStore, written: dict[tuple[str, int], list[bytes]]) -> None:
@@ -127,7 +135,6 @@ def test_what_is_expired_goes_from_log_queues_and_index(tmp_path: Path, end: str
     assert offset == 7
     flush(store)
     assert [message.body for message in drain(store, "Old", 0)] == [b"goes on"]
-    store.close()
 
 
 def test_the_hour_is_that_of_the_day_here(tmp_path: Path) -> None:
@@ -139,7 +146,6 @@ def test_the_hour_is_that_of_the_day_here(tmp_path: Path) -> None:
     files.clock.advance(2 * HOUR_MS)
     run(store, files)
     assert store.status.deleted_segments == 3
-    store.close()
 
 
 def test_the_segment_that_is_written_stays(tmp_path: Path) -> None:
@@ -151,7 +157,6 @@ def test_the_segment_that_is_written_stays(tmp_path: Path) -> None:
         run(store, files)
     assert names(store) == [last]
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 def test_nothing_goes_before_a_checkpoint_is_behind_it(tmp_path: Path) -> None:
@@ -171,8 +176,7 @@ def test_an_idle_store_makes_the_checkpoint_that_it_needs(tmp_path: Path) -> Non
     store, _, files = filled(tmp_path)
     store.close()
     store = opened(tmp_path, files.clock, files, **MARKS)
-    files.expired = set(names(store)[:2])
-    store.clean_expired()
+    expire(store, files, 2)
     for _ in range(2):
         checkpoint(store)
         files.clock.advance(10_000)
@@ -184,12 +188,10 @@ def test_readers_keep_what_they_hold(tmp_path: Path) -> None:
     store, written, files = filled(tmp_path)
     held = store.reads.get("T", 1, 0, 10, 1 << 20)
     entries = store.table.queues["T", 1].read(0, 10).copy()
-    files.expired = set(names(store)[:8])
-    store.clean_expired()
+    expire(store, files, 8)
     run(store, files)
     assert [message.body for message in decode_records(b"".join(held.buffers))] == written["T", 1][:10]
     assert len(entries) == 10
-    store.close()
 
 
 def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +220,6 @@ def test_the_order_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert of_queues
     assert min(of_queues) > max(index for index, entry in enumerate(done) if entry[0] == "commitlog")
-    store.close()
 
 
 @pytest.mark.parametrize("unlinks", range(4))
@@ -237,7 +238,6 @@ def test_a_crash_between_two_unlinks(tmp_path: Path, unlinks: int) -> None:
     store = opened(tmp_path, files.clock, files, **MARKS)
     assert names(store) == everything[unlinks:]
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
@@ -253,7 +253,6 @@ def test_what_could_not_be_deleted_is_tried_again(tmp_path: Path) -> None:
     assert files_in(tmp_path / "commitlog") == everything[4:]
     assert store.status.retention_problem is None
     assert store.condition.read_only is None
-    store.close()
 
 
 def test_a_disk_that_cannot_be_measured_stops_nothing(
@@ -271,22 +270,19 @@ def test_a_disk_that_cannot_be_measured_stops_nothing(
     written["T", 0].append(b"goes on")
     flush(store)
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 def test_a_segment_that_somebody_deleted_is_left_out(tmp_path: Path) -> None:
     files = RoomyFiles(ManualClock())
     store = opened(tmp_path, files.clock, **MARKS, delete_when="")
     for number in range(40):
-        put(store, "T", 0, b"%d" % number + b"x" * 400)
-        flush(store)
+        put_synced(store, "T", 0, b"%d" % number + b"x" * 400)
     first = store.log.segments[0].path
     first.unlink()
     store.clean_expired()
     run(store, files)
     assert store.status.deleted_segments == 1
     assert 0 < store.offsets.min_offset("T", 0) < 12
-    store.close()
 
 
 def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Path) -> None:
@@ -301,10 +297,7 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
         with pytest.raises(DiskFull, match="diskSpaceWarningLevelRatio"):
             put(store, topic, 0, b"never")
     with pytest.raises(DiskFull):
-        store.appender.put_batch(
-            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=b"\x0a\0\0\1\0\0\0\1"),
-            [(0, b"never", b"")],
-        )
+        store.appender.put_batch(pending(), [(0, b"never", b"")])
     assert store.condition.read_only is None
     assert ("New", 0) not in store.table.queues
     run(store, files)
@@ -324,7 +317,6 @@ def test_a_disk_over_the_mark_refuses_messages_until_there_is_room(tmp_path: Pat
         written.setdefault((topic, 0), []).append(b"again")
     flush(store)
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path) -> None:
@@ -335,7 +327,6 @@ def test_a_full_disk_takes_the_oldest_segments_whatever_their_age(tmp_path: Path
     assert names(store) == everything[3:], "each gives back one percent"
     assert store.status.disk_full is None
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 def test_space_that_somebody_holds_is_waited_for_before_more_is_deleted(tmp_path: Path) -> None:
@@ -351,7 +342,6 @@ def test_space_that_somebody_holds_is_waited_for_before_more_is_deleted(tmp_path
     run(store, files)
     assert names(store) == everything[2:], "but it is not waited for without end"
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Path) -> None:
@@ -361,14 +351,12 @@ def test_settings_changed_while_it_runs_count_from_the_next_run_on(tmp_path: Pat
     store.clean_expired()
     run(store, files)
     assert store.status.deleted_segments == 2
-    store.close()
 
 
 def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     """A power cut must not leave a queue without a file: then its offsets would begin again."""
     store, _, files = filled(tmp_path)
-    files.expired = set(names(store)[:8])
-    store.clean_expired()
+    expire(store, files, 8)
     run(store, files, 1)
     queue = store.table.queues["T", 0]
     directory = f"{tmp_path}/consumequeue/T/0"
@@ -381,15 +369,13 @@ def test_queue_files_wait_for_the_name_of_the_last_one(tmp_path: Path) -> None:
     checkpoint(store)
     checkpoint(store)
     assert not queue.dead_files
-    store.close()
 
 
 def test_queue_files_that_could_not_be_removed_go_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, _, files = filled(tmp_path)
-    files.expired = set(names(store)[:8])
-    store.clean_expired()
+    expire(store, files, 8)
     run(store, files, 1)
     assert len([queue for queue in store.table.queues.values() if queue.dead_files]) > 1
 
@@ -405,7 +391,6 @@ def test_queue_files_that_could_not_be_removed_go_later(
     checkpoint(store)
     run(store, files)
     assert not any(queue.dead_files for queue in store.table.queues.values())
-    store.close()
 
 
 def test_many_queues_are_looked_at_in_slices_and_nothing_is_unlinked_between(
@@ -420,8 +405,7 @@ def test_many_queues_are_looked_at_in_slices_and_nothing_is_unlinked_between(
     unlinked: list[str] = []
     remove = files.remove
     monkeypatch.setattr(files, "remove", lambda path: (unlinked.append(str(path)), remove(path)))
-    files.expired = set(names(store)[:8])
-    store.clean_expired()
+    expire(store, files, 8)
     files.clock.advance(10_000)
     (job,) = [job for job in store.maintenance() if isinstance(job, cleaning.CleaningJob)]
     assert len(list(job.prepare())) >= 23 // 4, "a turn of each four queues"
@@ -432,7 +416,6 @@ def test_many_queues_are_looked_at_in_slices_and_nothing_is_unlinked_between(
     assert store.offsets.min_offset("T", 0) == 0
     assert len(list(job.steps())) == 1, "three of them begin elsewhere"
     assert store.offsets.min_offset("T", 0) > 0
-    store.close()
 
 
 def test_idle_maps_are_set_aside_in_slices_and_freed_by_a_job(
@@ -457,12 +440,10 @@ def test_idle_maps_are_set_aside_in_slices_and_freed_by_a_job(
         (job,) = [job for job in store.maintenance() if isinstance(job, UnmapJob)]
         slices.append(len(list(job.prepare())))
         held.append([len(each) > 0 for each in given])
-        job.run()
-        job.done()
+        complete([job])
         assert given == [[], []]
     assert max(slices) >= 2
     assert [True, True] in held
-    store.close()
 
 
 def test_asking_for_queues_alone(tmp_path: Path) -> None:
@@ -473,7 +454,6 @@ def test_asking_for_queues_alone(tmp_path: Path) -> None:
     checkpoint(store)
     assert_serves_the_rest(store, written)
     assert store.offsets.min_offset("Old", 0) == 7
-    store.close()
 
 
 class Archive:
@@ -507,23 +487,19 @@ def test_what_has_just_left_the_log_is_read_from_the_archive(tmp_path: Path) -> 
     assert (offset, before[0] < store.log.min_offset <= entry[0]) == (3, True)
     assert store.reads.get("T", 0, begin, 32, 1 << 20).status is GetStatus.FOUND
     assert len(archive.asked) == 1
-    store.close()
 
 
 def test_a_topic_deleted_meanwhile(tmp_path: Path) -> None:
     store, written, files = filled(tmp_path)
     flush(store)
     checkpoint(store)
-    files.expired = set(names(store)[:8])
-    store.clean_expired()
+    expire(store, files, 8)
     jobs = store.maintenance()
     store.delete_topic("T")
-    put(store, "T", 0, b"new life")
-    flush(store)
+    put_synced(store, "T", 0, b"new life")
     complete(jobs)
     checkpoint(store)
     assert_serves_the_rest(store, {("T", 0): [b"new life"], ("Old", 0): written["Old", 0]})
-    store.close()
 
 
 def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
@@ -545,7 +521,6 @@ def test_where_a_queue_begins_among_fillers(tmp_path: Path) -> None:
             queue.max_offset,
         )
         assert queue.first_kept(position, queue.file_starts, 0, queue.max_offset) == wanted
-    store.close()
 
 
 def test_the_real_disk_and_the_age_of_a_real_file(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import DiskFull
-from mqspark.record.record import PendingRecord, tags_code
 from mqspark.store import MessageStore
 from mqspark.store.index import aheadkeys
 from mqspark.store.index.aheadkeys import AheadKeys, KeyForm
@@ -19,7 +18,7 @@ from mqspark.store.index.indexfile import IndexFile
 from mqspark.store.log import logwindow
 from mqspark.store.messages.append import PlainForm
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import BORN_HOST, crash, flush, opened, put
+from tests.support.store_tools import BORN_HOST, crash, flush, opened, pending, put
 from tests.unit.store.index.index_kit import asked
 
 AFTER = b"\x02WAIT\x01true\x02"
@@ -39,15 +38,7 @@ def properties_of(key: bytes, tag: str) -> bytes:
 
 def plain_form(topic: str, tag: str, length: int) -> PlainForm:
     properties = properties_of(unique_id(0, length), tag)
-    record = PendingRecord(
-        topic=topic,
-        queue_id=0,
-        body=b"x",
-        properties=properties,
-        tags_code=tags_code(properties),
-        born_timestamp_ms=1,
-        born_host=BORN_HOST,
-    )
+    record = pending(topic, 0, b"x", properties)
     return PlainForm.of(record, b"UNIQ_KEY\x01", properties[len(b"UNIQ_KEY\x01") + length :])
 
 

@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import struct
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,19 +25,15 @@ from mqspark.store.index.indexfile import DEFAULT_SHAPE, IndexHeader, Shape, fin
 from mqspark.store.index.keys import KeyColumns, index_hash, key_steps, run_keys, tag_key
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.scan import read_run
-from tests.support.store_tools import FaultyFiles, checkpoint, crash, flush, maintain, opened, put
+from tests.support.store_tools import FaultyFiles, checkpoint, complete, crash, flush, maintain, opened, put
 from tests.unit.store.index.index_kit import EVER, GOLDEN, SMALL, asked, follow, loaded, made, read_manifest
 
 VECTORS = [json.loads(line) for line in (GOLDEN / "vectors/hashes.jsonl").read_text().splitlines()]
 
 
-@pytest.fixture(scope="session")
-def golden_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("golden")
-    for name in ("clean", "kill9", "variant"):
-        with tarfile.open(GOLDEN / f"store/{name}.tar.gz") as archive:
-            archive.extractall(root / name, filter="data")
-    return root
+@pytest.fixture
+def index(tmp_path: Path) -> MessageIndex:
+    return loaded(tmp_path)
 
 
 def columns(rows: Iterable[tuple[str, int, int]]) -> KeyColumns:
@@ -56,8 +51,7 @@ def synced(index: MessageIndex) -> None:
     index.note_durable(index.position)
     job = index.begin_sync()
     assert job is not None
-    job.run()
-    job.done()
+    complete([job])
     assert index.failed is None
 
 
@@ -176,8 +170,7 @@ def test_a_damaged_file_is_searched_in_small_steps(tmp_path: Path) -> None:
 # --- queries --------------------------------------------------------------------------------------------------
 
 
-def test_newest_first_over_files_up_to_the_limit(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_newest_first_over_files_up_to_the_limit(index: MessageIndex) -> None:
     index.put(columns(("T#same", n, 1_000_000 + 1000 * n) for n in range(50)), 50)
     assert len(index.index_files) == 3
     assert index.find("T", "same", 100, 0, EVER) == list(range(49, -1, -1))
@@ -187,8 +180,7 @@ def test_newest_first_over_files_up_to_the_limit(tmp_path: Path) -> None:
     assert index.last_update == (1_049_000, 49)
 
 
-def test_only_the_time_asked_for(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_only_the_time_asked_for(index: MessageIndex) -> None:
     index.put(columns(("T#same", n, 1_000_000 + 1000 * n) for n in range(50)), 50)
     assert index.find("T", "same", 100, 1_010_000, 1_012_999) == [12, 11, 10]
     assert index.find("T", "same", 100, 1_030_000, 1_030_000) == [30]
@@ -196,14 +188,12 @@ def test_only_the_time_asked_for(tmp_path: Path) -> None:
     assert index.find("T", "same", 100, 2_000_000, EVER) == []
 
 
-def test_another_key_of_the_same_hash_is_found_too(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_another_key_of_the_same_hash_is_found_too(index: MessageIndex) -> None:
     index.put(columns([("T#Aa", 1, 1000), ("T#BB", 2, 1000), ("T#Ab", 3, 1000)]), 4)
     assert index.find("T", "Aa", 9, 0, EVER) == index.find("T", "BB", 9, 0, EVER) == [2, 1]
 
 
-def test_a_record_that_has_a_key_twice_is_found_once(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_a_record_that_has_a_key_twice_is_found_once(index: MessageIndex) -> None:
     index.put(columns([("T#a", 1, 1000), ("T#a", 1, 1000), ("T#a", 2, 1000)]), 3)
     assert index.find("T", "a", 2, 0, EVER) == [2, 1]
 
@@ -329,8 +319,7 @@ def test_a_head_longer_than_the_log_is_no_record() -> None:
 # --- start, crash ---------------------------------------------------------------------------------------------
 
 
-def test_after_a_clean_stop_of_ours_everything_is_there(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_after_a_clean_stop_of_ours_everything_is_there(tmp_path: Path, index: MessageIndex) -> None:
     index.put(numbered(0, 30), 40)
     synced(index)
     index.skip(55)
@@ -341,9 +330,8 @@ def test_after_a_clean_stop_of_ours_everything_is_there(tmp_path: Path) -> None:
 
 
 def test_after_a_clean_stop_of_rocketmq_the_records_behind_the_last_key_are_looked_at_again(
-    tmp_path: Path,
+    tmp_path: Path, index: MessageIndex
 ) -> None:
-    index = loaded(tmp_path)
     index.put(numbered(0, 5), 40)
     again = loaded(tmp_path)
     assert again.position == 4
@@ -405,8 +393,7 @@ def test_without_a_mark_files_behind_the_checkpoint_are_made_again(tmp_path: Pat
     assert contents(index) == expected
 
 
-def test_a_file_without_a_key_is_removed(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_a_file_without_a_key_is_removed(tmp_path: Path, index: MessageIndex) -> None:
     index.put(numbered(0, 19), 19)
     for name in ("29990101000000000", "29990101000000001"):
         (tmp_path / "index" / name).write_bytes(bytes(SMALL.file_bytes if name.endswith("0") else 0))
@@ -446,8 +433,7 @@ def _used(file: Any) -> bytes:
     return bytes(file.path.read_bytes()[:end])
 
 
-def test_the_mark_never_speaks_of_what_the_log_may_lose(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_the_mark_never_speaks_of_what_the_log_may_lose(tmp_path: Path, index: MessageIndex) -> None:
     index.put(numbered(0, 10), 10)
     index.note_durable(10)
     index.put(numbered(10, 15), 15)
@@ -457,8 +443,7 @@ def test_the_mark_never_speaks_of_what_the_log_may_lose(tmp_path: Path) -> None:
     job = index.begin_sync()
     assert job is not None
     assert index.begin_sync() is None, "one at a time"
-    job.run()
-    job.done()
+    complete([job])
     assert loaded(tmp_path, clean=False).position == 10
     index.note_durable(17)
     synced(index)
@@ -513,9 +498,8 @@ def test_a_full_disk_stops_the_index_until_there_is_room(tmp_path: Path, after: 
     assert contents(index) == contents(whole)
 
 
-def test_stores_go_into_allocated_ranges_only(tmp_path: Path) -> None:
+def test_stores_go_into_allocated_ranges_only(tmp_path: Path, files: FaultyFiles) -> None:
     """Also in a file that RocketMQ left sparse, where a store into a hole could kill the process."""
-    files = FaultyFiles()
     index = loaded(tmp_path)
     index.put(numbered(0, 5), 5)
     index = made(tmp_path, files=files)
@@ -527,8 +511,7 @@ def test_stores_go_into_allocated_ranges_only(tmp_path: Path) -> None:
     assert contents(index) == before
 
 
-def test_a_failed_sync_ends_the_syncing_and_says_so(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_failed_sync_ends_the_syncing_and_says_so(tmp_path: Path, files: FaultyFiles) -> None:
     index = made(tmp_path, files=files)
     index.load(clean=True, safe_timestamp_ms=0)
     index.put(numbered(0, 5), 5)
@@ -536,8 +519,7 @@ def test_a_failed_sync_ends_the_syncing_and_says_so(tmp_path: Path) -> None:
     files.fail("sync", errno.EIO)
     job = index.begin_sync()
     assert job is not None
-    job.run()
-    job.done()
+    complete([job])
     assert index.failed is not None
     assert "Input/output" in index.failed
     index.put(numbered(5, 7), 7)
@@ -558,8 +540,7 @@ def test_a_job_unmaps_the_files_that_were_written(tmp_path: Path) -> None:
     assert budget.used_bytes == 7 * SMALL.file_bytes, "at most eight are mapped"
 
 
-def test_files_that_speak_of_removed_records_only_are_removed(tmp_path: Path) -> None:
-    index = loaded(tmp_path)
+def test_files_that_speak_of_removed_records_only_are_removed(tmp_path: Path, index: MessageIndex) -> None:
     index.put(numbered(0, 50), 50)
     gone = [index.forget_before(end) for end in (0, 18, 19, 19, 1000)]
     assert list(map(len, gone)) == [0, 0, 1, 0, 1]

@@ -8,7 +8,6 @@ import itertools
 import os
 import shutil
 import struct
-import tarfile
 import zlib
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqspark.record.record import PendingRecord, encode_record
+from mqspark.record.record import encode_record
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.index import indexer
 from mqspark.store.index.indexfile import IndexHeader, Shape
@@ -26,27 +25,17 @@ from mqspark.store.store import MessageStore
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws, some
 from tests.support.store_tools import (
-    BORN_HOST,
     FaultyFiles,
     checkpoint,
     flush,
     leave,
     maintain,
     opened,
+    pending,
     put,
     query,
 )
-from tests.unit.store.index.index_kit import EVER, GOLDEN, asked, follow, loaded, read_manifest
-
-
-@pytest.fixture(scope="session")
-def golden_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("golden")
-    for name in ("clean", "kill9", "variant"):
-        with tarfile.open(GOLDEN / f"store/{name}.tar.gz") as archive:
-            archive.extractall(root / name, filter="data")
-    return root
-
+from tests.unit.store.index.index_kit import EVER, asked, follow, loaded, read_manifest
 
 # --- the log --------------------------------------------------------------------------------------------------
 
@@ -148,8 +137,7 @@ def many(items: list[tuple[int, bytes, bytes]]) -> BatchMembers:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, sync: bool) -> None:
-    clock = ManualClock()
+def test_what_consumers_see_can_be_queried_by_key(tmp_path: Path, clock: ManualClock, sync: bool) -> None:
     store = opened(tmp_path, clock, sync=sync)
     put_keys(store, 10)
     assert asked(store, "k3") == []
@@ -200,9 +188,8 @@ def test_after_a_restart_every_key_is_there(tmp_path: Path, ending: str) -> None
 
 
 def test_an_index_that_cannot_be_written_stops_no_message(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, files: FaultyFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = FaultyFiles()
     store = opened(tmp_path, None, files)
     put_keys(store, 5)
     flush(store)
@@ -221,7 +208,6 @@ def test_an_index_that_cannot_be_written_stops_no_message(
     store.close()
     store = opened(tmp_path)
     assert [asked(store, f"k{n}") for n in range(10)] == [[b"%d" % n] for n in range(10)]
-    store.close()
 
 
 def test_without_an_index_nothing_is_found_and_nothing_made(tmp_path: Path) -> None:
@@ -236,14 +222,13 @@ def test_without_an_index_nothing_is_found_and_nothing_made(tmp_path: Path) -> N
 
 
 def test_a_busy_store_indexes_as_it_goes_and_after_a_burst(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexer, "_STEP_BYTES", 2000)
     monkeypatch.setattr(indexer, "_MAX_BEHIND_BYTES", 6000)
     monkeypatch.setitem(
         indexer.Indexer.__init__.__kwdefaults__, "bounds", indexer.Slice(10, 1 << 20, 10, 0.0)
     )
-    clock = ManualClock()
     store = opened(tmp_path, clock)
     behind = []
     for n in range(100):
@@ -288,10 +273,9 @@ def test_a_backlog_is_indexed_a_slice_at_a_time(tmp_path: Path, monkeypatch: pyt
 
 
 def test_large_records_are_collected_before_they_are_indexed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexer, "perf_counter", lambda: 0.0)
-    clock = ManualClock()
     store = opened(tmp_path, clock, mapped_file_size_commit_log=1 << 24)
     numbers = iter(range(10_000))
 
@@ -300,16 +284,7 @@ def test_large_records_are_collected_before_they_are_indexed(
         while end < total_bytes:
             n = next(numbers)
             end += 4000
-            store.appender.put(
-                PendingRecord(
-                    topic="T",
-                    queue_id=0,
-                    body=b"x" * 4000,
-                    properties=b"KEYS\x01k%d\x02" % n,
-                    born_timestamp_ms=1,
-                    born_host=BORN_HOST,
-                )
-            )
+            put(store, "T", 0, b"x" * 4000, b"KEYS\x01k%d\x02" % n)
         clock.advance(100)
         flush(store)
         for _ in range(10):  # a slice each
@@ -343,14 +318,11 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
             put_keys(store, 3, count)
             count += 3
         elif step == "plain":
-            store.appender.put_members(
-                PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), plain
-            )
+            store.appender.put_members(pending(), plain)
         elif step == "batch":
             numbers = range(count, count + 64)
             store.appender.put_members(
-                PendingRecord(topic="T", queue_id=1, born_timestamp_ms=1, born_host=BORN_HOST),
-                many([(0, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in numbers]),
+                pending("T", 1), many([(0, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in numbers])
             )
             count += 64
         elif step == "flush":
@@ -365,20 +337,12 @@ def test_what_has_no_properties_is_passed_over_and_nothing_else(
     maintain(store)
     assert store.status.index_behind_bytes == 0
     assert [asked(store, f"k{n}") for n in range(count)] == [[b"%d" % n] for n in range(count)]
-    store.close()
 
 
-def test_a_stretch_without_properties_is_not_read(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_stretch_without_properties_is_not_read(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files, mapped_file_size_commit_log=1 << 20)
-    store.appender.put_members(
-        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
-        many([(0, b"x", b"")] * 100),
-    )
-    store.appender.put_members(
-        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
-        many([(0, b"x", b"")] * 100),
-    )
+    store.appender.put_members(pending(), many([(0, b"x", b"")] * 100))
+    store.appender.put_members(pending(), many([(0, b"x", b"")] * 100))
     flush(store)
     before = len(files.calls)
     maintain(store)

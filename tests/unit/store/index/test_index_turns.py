@@ -20,6 +20,7 @@ from mqspark.store.index.keys import KeyColumns
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.log.logwindow import LogWindow
 from mqspark.store.log.scan import Run
+from tests.support.store_tools import complete
 from tests.unit.store.index.index_kit import EVER, loaded, made
 
 ROOMY = Shape(1000, 10_000)
@@ -186,8 +187,7 @@ def test_few_keys_are_added_where_the_slots_have_to_be_touched_anew(
     job = index.begin_sync()
     assert job is not None
     assert max(added(1_800)) == 128, "a sync runs, and each page of the rest of the slots costs a fault"
-    job.run()
-    job.done()
+    complete([job])
     assert added(1_900) == [16, 128, 56], "it has ended"
     added(2_500)
     assert [file.header.next_number for file in index.index_files] == [3_900, 1_102]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.store_tools import crash, drain, flush, make_store, opened, put
+from tests.support.store_tools import complete, crash, drain, flush, make_store, opened, put
 
 
 def written(root: Path) -> list[tuple[int, int, int]]:
@@ -71,8 +71,7 @@ def test_all_entries_of_what_is_taken_back_go(tmp_path: Path, torn: int) -> None
     store.copy.cut_back(places[3][2])
     job = store.copy.job()
     assert job is not None
-    job.run()
-    job.done()
+    complete([job])
     assert store.log.position == places[3][2]
     assert store.offsets.max_offset("T", 0) == 4
     assert put(store, "T", 0, b"next")[0] == 4

@@ -11,7 +11,7 @@ from mqspark.errors import StoreCorrupt, StoreReadOnly
 from mqspark.store.disk.layout import file_name
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
-from tests.support.store_tools import crash, drain, flush, make_store, opened, put
+from tests.support.store_tools import crash, drain, make_store, opened, put, put_synced
 
 SEGMENT_BYTES = 4096
 END = 1 << 63
@@ -29,8 +29,7 @@ def test_a_log_that_gets_there_takes_no_more_messages(tmp_path: Path, sync: bool
     store = opened(tmp_path, sync=sync)
     taken = 0
     while store.log.position + 400 < END - SEGMENT_BYTES:
-        put(store, "T", 0, b"x" * 300)
-        flush(store)
+        put_synced(store, "T", 0, b"x" * 300)
         taken += 1
     assert taken > 5
     with pytest.raises(StoreReadOnly, match=r"2\^63"):
@@ -50,8 +49,7 @@ def test_a_segment_behind_the_last_position_is_refused(tmp_path: Path, is_alone:
         renamed(tmp_path, name)
     else:
         store = opened(tmp_path)
-        put(store, "T", 0, b"x")
-        flush(store)
+        put_synced(store, "T", 0, b"x")
         store.close()
         (tmp_path / "commitlog" / name).write_bytes(bytes(SEGMENT_BYTES))
     store = make_store(tmp_path)

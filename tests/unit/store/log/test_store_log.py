@@ -39,14 +39,14 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    put_synced,
 )
 
 
 def fill(store: MessageStore, count: int, first: int = 0) -> list[bytes]:
     bodies = [b"%04d" % number * 100 for number in range(first, first + count)]
     for body in bodies:
-        put(store, "T", 0, body)
-        flush(store)
+        put_synced(store, "T", 0, body)
     return bodies
 
 
@@ -79,16 +79,14 @@ def test_segments_take_turns(tmp_path: Path) -> None:
     for position in reader.entries("T", 0, 0, len(sent))["position"].tolist():
         size = int.from_bytes(reader.record(position, 4), "big")
         assert decode_record(reader.record(position, size), 0).physical_offset == position
-    store.close()
 
 
-def test_a_full_disk_gets_no_new_segment(tmp_path: Path) -> None:
+def test_a_full_disk_gets_no_new_segment(tmp_path: Path, clock: ManualClock) -> None:
     class Disks(RoomyFiles):
         def disk(self, path: str | Path) -> tuple[int, DiskUsage]:
             full = Path(path).name == "a"
             return 1 + full, DiskUsage(95 if full else 10, 5 if full else 90)
 
-    clock = ManualClock()
     store = make_store(
         tmp_path / "root",
         clock,
@@ -108,7 +106,6 @@ def test_a_full_disk_gets_no_new_segment(tmp_path: Path) -> None:
     assert store.status.disk_full is None, "one directory has room"
     assert sorted(os.listdir(tmp_path / "a")) == before
     assert bodies(store) == sent
-    store.close()
 
 
 def test_one_segment_twice_is_no_log(tmp_path: Path) -> None:
@@ -173,9 +170,7 @@ def address_space_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_idle_files_are_unmapped(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock)
+def test_idle_files_are_unmapped(clock: ManualClock, store: MessageStore) -> None:
     sent = fill(store, 60)
     assert bodies(store) == sent
     checkpoint(store)
@@ -221,7 +216,6 @@ def test_less_is_read_of_what_is_on_the_disk(tmp_path: Path, monkeypatch: pytest
     assert store.reads.get("T", 0, 10, 32, large).next_offset == 18
     assert store.reads.get("T", 0, 25, 32, large).count == 25, "a few cold ones, then warm ones"
     assert store.reads.get("T", 0, 30, 32, large).count == 20
-    store.close()
 
 
 # --- the CRC of whole records ---------------------------------------------------------------------------------
@@ -231,8 +225,7 @@ CRC = {"enabled_append_prop_crc": True}
 
 
 @pytest.mark.parametrize("properties", [b"", b"KEYS\x01k", b"KEYS\x01k\x02"])
-def test_records_are_sealed(tmp_path: Path, properties: bytes) -> None:
-    clock = ManualClock()
+def test_records_are_sealed(tmp_path: Path, clock: ManualClock, properties: bytes) -> None:
     store = opened(tmp_path, clock, **CRC)
     for number in range(2):
         _, position, _ = put(store, "T", 0, b"body", properties)
@@ -253,7 +246,6 @@ def test_records_are_sealed(tmp_path: Path, properties: bytes) -> None:
         assert not is_seal_broken(record)
         # Put again with the seal of its first life.
         properties = record[-record[::-1].index(b"T\x01") :][2:]
-    store.close()
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -274,7 +266,6 @@ def test_recovery_notices_a_changed_property(tmp_path: Path, sealed: bool) -> No
     assert len(report.damaged) == sealed
     assert len(bodies(store)) == 60 - sealed
     assert store.offsets.max_offset("T", 0) == 60
-    store.close()
 
 
 # --- room ahead -----------------------------------------------------------------------------------------------
@@ -597,8 +588,7 @@ def test_zeros_do_not_come_after_the_log_has_gone_elsewhere(tmp_path: Path, end:
     else:
         steps.store.close()
     calls = len(steps.files.calls)
-    job.run()
-    job.done()
+    complete([job])
     assert "write" not in steps.files.calls[calls:]
     if end == "close":
         return
@@ -610,8 +600,7 @@ def test_zeros_that_cannot_be_written_harm_nothing(tmp_path: Path) -> None:
     steps = Steps(tmp_path, FlushDiskType.SYNC_FLUSH)
     job = zeros_job(steps)
     steps.files.fail("write", errno.EIO, for_ever=False)
-    job.run()
-    job.done()
+    complete([job])
     steps.put(40)
     steps.check()
 

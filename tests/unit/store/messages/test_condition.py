@@ -13,7 +13,7 @@ from mqspark.errors import DiskFull, NoResources, NotNow, StoreReadOnly, TooFewR
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import StrPath
 from mqspark.store.disk.retention import DiskUsage
-from tests.support.store_tools import FaultyFiles, crash, flush, opened, put
+from tests.support.store_tools import FaultyFiles, crash, flush, opened, put, put_synced
 
 
 class MeasuredFiles(FaultyFiles):
@@ -52,8 +52,7 @@ def test_a_disk_that_fills_up_is_told_until_the_next_put_fits(tmp_path: Path, sy
     """``New`` lacks room for its queue, ``T`` for the log."""
     files = MeasuredFiles()
     store = opened(tmp_path, None, files, sync=sync, allocation_step_commit_log=4096)
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     assert store.condition.why_refusing is None
     error = filled(store, files, topic)
     assert store.condition.why_refusing == store.status.disk_full == str(error)
@@ -66,8 +65,7 @@ def test_a_disk_that_fills_up_is_told_until_the_next_put_fits(tmp_path: Path, sy
 def test_a_disk_with_room_again_is_noticed_although_nobody_sends(tmp_path: Path) -> None:
     files = MeasuredFiles()
     store = opened(tmp_path, None, files, allocation_step_commit_log=4096)
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     filled(store, files)
     store.maintenance()
     assert store.condition.why_refusing is not None, "there is no room yet"
@@ -79,16 +77,14 @@ def test_a_disk_with_room_again_is_noticed_although_nobody_sends(tmp_path: Path)
 
 
 @pytest.mark.parametrize("reason", [TooFewReplicas(1, 2), None])
-def test_a_refusal_of_the_owner(tmp_path: Path, reason: TooFewReplicas | None) -> None:
-    store = opened(tmp_path)
+def test_a_refusal_of_the_owner(store: MessageStore, reason: TooFewReplicas | None) -> None:
     store.condition.refuse(reason)
     assert store.condition.why_refusing == (reason and str(reason))
     store.condition.refuse(None)
     assert store.condition.why_refusing is None
 
 
-def test_a_shortage_is_told_until_it_is_over(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_shortage_is_told_until_it_is_over(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"x")
     files.fail("write", errno.ENOMEM)
@@ -102,8 +98,7 @@ def test_a_shortage_is_told_until_it_is_over(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_poisoned_store_says_why_for_good(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_poisoned_store_says_why_for_good(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files)
     put(store, "T", 0, b"x")
     files.fail("write", errno.EIO)
@@ -115,9 +110,8 @@ def test_a_poisoned_store_says_why_for_good(tmp_path: Path) -> None:
         store.close()
 
 
-def test_the_reason_is_there_whenever_a_put_is_refused(tmp_path: Path) -> None:
+def test_the_reason_is_there_whenever_a_put_is_refused(store: MessageStore) -> None:
     """In every condition, alone and together."""
-    store = opened(tmp_path)
     condition = store.condition
     for read_only in (None, "broken"):
         for refusal in (None, TooFewReplicas(1, 2)):

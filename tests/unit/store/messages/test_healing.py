@@ -57,7 +57,6 @@ def test_a_consumer_gets_the_message_of_a_wrong_entry(
     assert [queue.packed_entry(offset) for offset in (0, 20, 21, 44)] == right
     healed = [each for each in store.damages.as_dicts(10) if each["kind"] == "queue.differs"]
     assert [each["outcome"] for each in healed] == ["healed"]
-    store.close()
 
 
 def test_the_entry_of_another_record_is_corrected_after_a_restart(tmp_path: Path) -> None:
@@ -69,7 +68,6 @@ def test_the_entry_of_another_record_is_corrected_after_a_restart(tmp_path: Path
     assert other is not None
     queue.replace(20, other)
     assert bodies(store) == ALL
-    store.close()
 
 
 def test_what_the_log_has_lost_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +97,6 @@ def test_what_the_log_has_lost_is_searched_once(tmp_path: Path, monkeypatch: pyt
     looks.clear()
     assert bodies(store) == [number for number in ALL if number not in (40, 60)]
     assert len(looks) <= later, "a filler stands for a record that is known to be lost"
-    store.close()
 
 
 def test_a_read_only_store_is_left_as_it_is(tmp_path: Path) -> None:

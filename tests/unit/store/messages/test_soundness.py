@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.message import encode_host
-from mqspark.record.record import PendingRecord, Verdict, check_record
+from mqspark.record.record import Verdict, check_record
 from mqspark.store import MessageStore
 from mqspark.store.messages.soundness import are_surely_sound, surely_sound
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.support.store_tools import BORN_HOST, opened
+from tests.support.store_tools import BORN_HOST, opened, put
 from tests.support.storefiles import segments_of
 
 SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20_000}
@@ -27,16 +27,7 @@ def filled(root: Path, topic: str = "T", host: bytes = BORN_HOST) -> MessageStor
     for number in range(20):
         for name in (topic, "Other"):
             properties = b"KEYS\x01%d\x02" % number if number % 3 else b""
-            store.appender.put(
-                PendingRecord(
-                    topic=name,
-                    queue_id=2,
-                    body=b"body %d " % number * (number % 5),
-                    properties=properties,
-                    born_timestamp_ms=1,
-                    born_host=host,
-                )
-            )
+            put(store, name, 2, b"body %d " % number * (number % 5), properties, born_host=host)
     store.pipeline.commit()
     store.close()
     return opened(root, ManualClock(), **SIZES)
@@ -71,14 +62,12 @@ def image(store: MessageStore) -> bytearray:
 def test_what_is_whole_is_sound(tmp_path: Path, topic: str) -> None:
     store = filled(tmp_path, topic)
     assert sound(store, image(store), topic) == [True] * 20
-    store.close()
 
 
 def test_long_hosts_are_left_to_others(tmp_path: Path) -> None:
     store = filled(tmp_path, host=encode_host("fd00::1", 50000))
     assert not any(sound(store, image(store)))
     assert store.reads.get("T", 2, 0, 99, 1 << 20).count == 20
-    store.close()
 
 
 @given(st.data())
@@ -109,22 +98,13 @@ def test_a_reader_gets_all_but_the_damaged_one(tmp_path: Path) -> None:
     result = store.reads.get("Other", 2, 0, 99, 1 << 20)
     assert store.reads.get("T", 2, 0, 99, 1 << 20).count == 19
     assert (result.count, store.status.damaged_reads) == (20, 1)
-    store.close()
 
 
 def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_path: Path) -> None:
     sizes = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 20_000}
     store = opened(tmp_path, ManualClock(), **sizes)
     for number in range(120):
-        store.appender.put(
-            PendingRecord(
-                topic="T",
-                queue_id=0,
-                body=b"%d" % number,
-                born_timestamp_ms=1,
-                born_host=BORN_HOST,
-            )
-        )
+        put(store, "T", 0, b"%d" % number)
     store.pipeline.commit()
     store.close()
     first, *others = segments_of(tmp_path)
@@ -134,4 +114,3 @@ def test_a_segment_that_somebody_cut_to_nothing_is_no_fault_of_the_reader(tmp_pa
     store = opened(tmp_path, ManualClock(), **sizes)
     result = store.reads.get("T", 0, 0, 20, 1 << 20)
     assert (result.count, store.status.damaged_reads) == (0, 20)
-    store.close()

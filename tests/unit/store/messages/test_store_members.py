@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED_TYPE, encode_host
 from mqspark.record.batchitems import split_batch
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
 from mqspark.store.messages.members import MIN_MEMBERS, MemberColumns
 from mqspark.store.messages.membertable import MIN_ALIKE, BatchMembers, MemberTable, batch_members
 from tests.support.clocks import ManualClock
 from tests.support.draws import draws
-from tests.support.store_tools import BORN_HOST, crash, make_store, opened, put
+from tests.support.store_tools import BORN_HOST, crash, make_store, opened, pending, put
 
 Item = tuple[int, bytes, bytes]
 T = TypeVar("T")
@@ -106,9 +105,9 @@ def both(
         settings.update({key: value for key, value in given.items() if key != "sys_flag"})
         store: MessageStore = opened(tmp_path / name, ManualClock(1_700_000_000_000), **settings)
         put(store, topic, 1, b"before")
-        record = PendingRecord(
-            topic=topic,
-            queue_id=1,
+        record = pending(
+            topic,
+            1,
             born_timestamp_ms=99,
             born_host=host,
             sys_flag=flags,
@@ -204,9 +203,7 @@ def test_more_properties_behind_their_own(tmp_path: Path, properties: list[bytes
     assert found.items() == longer
     assert columns(longer).sizes(91).positions(7).tolist() == found.sizes(91).positions(7).tolist()
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 20)
-    _, places, _ = store.appender.put_members(
-        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), found
-    )
+    _, places, _ = store.appender.put_members(pending(), found)
     store.pipeline.commit()
     entries = [store.reads.parts_at(place) for place in places.tolist()]
     assert [(bytes(parts.body), parts.properties) for parts in entries if parts is not None] == [
@@ -261,24 +258,16 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path, max_message_size=100)
     small: list[Item] = [(0, b"x", b"")] * 100
     with pytest.raises(MessageTooLarge, match="body of 101 bytes exceeds the limit of 100"):
-        store.appender.put_members(
-            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
-            columns([*small, (0, bytes(101), b"")]),
-        )
+        store.appender.put_members(pending(), columns([*small, (0, bytes(101), b"")]))
     with pytest.raises(MessageTooLarge, match="record"):
-        store.appender.put_members(
-            PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST),
-            columns([(0, bytes(100), b"")] * 100),
-        )
+        store.appender.put_members(pending(), columns([(0, bytes(100), b"")] * 100))
     assert store.log.position == 0
 
 
 def test_they_survive_a_kill(tmp_path: Path) -> None:
     store = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)
     store.open()
-    first, places, _ = store.appender.put_members(
-        PendingRecord(topic="T", queue_id=0, born_timestamp_ms=1, born_host=BORN_HOST), columns(SOME)
-    )
+    first, places, _ = store.appender.put_members(pending(), columns(SOME))
     store.pipeline.commit()
     crash(store)
     again = make_store(tmp_path, mapped_file_size_commit_log=1 << 20)

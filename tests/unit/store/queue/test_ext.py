@@ -28,6 +28,7 @@ from tests.support.store_tools import (
     leave,
     make_store,
     put,
+    put_synced,
 )
 
 GOLDEN = Path(__file__).parents[3] / "golden/store"
@@ -59,8 +60,7 @@ def units(root: Path) -> list[tuple[int, ...]]:
     return found
 
 
-def test_units_follow_one_another(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_units_follow_one_another(tmp_path: Path, clock: ManualClock) -> None:
     store = opened(tmp_path, clock)
     fill(store, 30)
     codes = [java_hash("red" if number % 2 else "blue") for number in range(30)]
@@ -75,7 +75,6 @@ def test_units_follow_one_another(tmp_path: Path) -> None:
     assert store.offsets.entries("T", 0, 0, 2)[1][1][2] == java_hash("red")
     reader = StoreReader(tmp_path)
     assert reader.entries("T", 0, 0, 30)["tags_code"].tolist() == codes
-    store.close()
 
 
 @pytest.mark.parametrize("kill", [False, True])
@@ -105,7 +104,6 @@ def test_recovery(tmp_path: Path, kill: bool) -> None:
         entry[2] for offset in range(0, 45, 10) for entry in store.offsets.entries("T", 0, offset, 10)[1]
     ]
     assert codes == [java_hash(message.properties["TAGS"]) for message in drain(store, "T", 0)]
-    store.close()
 
 
 @pytest.mark.parametrize("which", [0, 3, -1], ids=["first", "middle", "last"])
@@ -131,7 +129,6 @@ def test_lost_units_hide_no_message(tmp_path: Path, which: int, length: int | No
     assert reds == set(range(1, 30, 2))
     fill(store, 5)
     assert len(drain(store, "T", 0)) == 35
-    store.close()
 
 
 @pytest.mark.parametrize("which", [0, 3, -1], ids=["first", "middle", "last"])
@@ -155,11 +152,9 @@ def test_a_file_of_another_length_gets_its_own_again(tmp_path: Path, which: int,
     ]
     assert set(found) >= set(range(1, 30, 2))
     assert more < 0 or len(found) == 15
-    store.close()
 
 
-def test_units_go_with_their_entries(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_units_go_with_their_entries(tmp_path: Path, clock: ManualClock) -> None:
     files = RoomyFiles(clock)
     store = make_store(tmp_path, clock, files, **EXT)
     store.open()
@@ -176,11 +171,9 @@ def test_units_go_with_their_entries(tmp_path: Path) -> None:
     store.delete_topic("T")
     finish_deletions(store)
     assert not (tmp_path / "consumequeue_ext/T").exists()
-    store.close()
 
 
-def test_a_full_disk_refuses_before_anything_is_accepted(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_full_disk_refuses_before_anything_is_accepted(tmp_path: Path, files: FaultyFiles) -> None:
     store = make_store(tmp_path, None, files, **EXT)
     store.open()
     fill(store, 3)
@@ -199,10 +192,8 @@ def test_a_full_disk_refuses_before_anything_is_accepted(tmp_path: Path) -> None
 
 def test_light_queues_have_none(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    put(store, "%LMQ%a", 0, b"x")
-    flush(store)
+    put_synced(store, "%LMQ%a", 0, b"x")
     assert not (tmp_path / "consumequeue_ext").exists()
-    store.close()
 
 
 def test_units_of_a_real_broker(tmp_path: Path) -> None:
@@ -240,4 +231,3 @@ def test_units_of_many_files_are_made_at_once_when_they_are_lost(tmp_path: Path,
     assert units(tmp_path) == expected
     fill(store, 1)
     assert len(drain(store, "T", 0)) == count + 1
-    store.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.store import MessageStore
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, LAST_FILLER, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.tools.fsck import fsck
@@ -183,9 +184,8 @@ def test_fillers_become_plain_ones_when_no_entry_is_left_before_them(tmp_path: P
     assert all_entries(tmp_path, FILE_ENTRIES, FILE_ENTRIES + 3) == [FILLER] * 3
 
 
-def test_fillers_are_no_newer_than_the_records_before_them(tmp_path: Path) -> None:
+def test_fillers_are_no_newer_than_the_records_before_them(store: MessageStore) -> None:
     """A new master asks which queues have records that its topics may not know."""
-    store = opened(tmp_path)
     _, position, _ = put(store, "T", 0, b"x")
     flush(store)
     queue = store.table.queues["T", 0]

@@ -12,7 +12,7 @@ import pytest
 from mqspark.errors import InvalidMessage, MessageTooLarge
 from mqspark.message import INNER_BATCH, NEED_UNWRAP, Message
 from mqspark.record.batchitems import encode_batch
-from mqspark.record.record import PendingRecord, decode_records
+from mqspark.record.record import decode_records
 from mqspark.store import GetStatus, MessageStore
 from mqspark.store.config import FlushDiskType
 from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchEntry, BatchQueue
@@ -22,7 +22,6 @@ from mqspark.store.tools.remake import remake
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
 from tests.support.store_tools import (
-    BORN_HOST,
     RoomyFiles,
     checkpoint,
     clean,
@@ -32,7 +31,9 @@ from tests.support.store_tools import (
     leave,
     make_store,
     opened,
+    pending,
     put,
+    put_synced,
 )
 
 FILE_BYTES = 4 * BATCH_DTYPE.itemsize
@@ -44,17 +45,9 @@ SMALL = {"mapper_file_size_batch_consume_queue": FILE_BYTES}
 def put_many(store: MessageStore, bodies: list[bytes], queue_id: int = 0, topic: str = "B") -> int:
     """One inner batch; gives back its first queue offset."""
     body = encode_batch([Message(topic=topic, body=body) for body in bodies])
-    return store.appender.put_inner_batch(
-        PendingRecord(
-            topic=topic,
-            queue_id=queue_id,
-            body=body,
-            properties=b"UNIQ_KEY\x01u\x02",
-            born_timestamp_ms=1,
-            born_host=BORN_HOST,
-        ),
-        len(bodies),
-    )[0]
+    return store.appender.put_inner_batch(pending(topic, queue_id, body, b"UNIQ_KEY\x01u\x02"), len(bodies))[
+        0
+    ]
 
 
 def fill(store: MessageStore, records: int, clock: ManualClock | None = None) -> list[bytes]:
@@ -98,7 +91,6 @@ def test_a_batch_is_one_record_with_many_offsets(tmp_path: Path) -> None:
         assert found.next_offset == messages[-1].queue_offset + 1
     assert store.reads.get("B", 0, len(bodies), 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
     assert store.reads.get("B", 0, 999, 1, 1).next_offset == len(bodies)
-    store.close()
 
 
 def test_entries_are_added_once_when_their_file_cannot_be_read(
@@ -118,8 +110,7 @@ def test_entries_are_added_once_when_their_file_cannot_be_read(
     assert served(store) == [b"0", b"1", b"2"]
 
 
-def test_limits_count_messages_and_never_split_a_record(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_limits_count_messages_and_never_split_a_record(store: MessageStore) -> None:
     for number in range(4):
         put_many(store, [b"%d.%d" % (number, index) for index in range(10)])
     flush(store)
@@ -129,13 +120,11 @@ def test_limits_count_messages_and_never_split_a_record(tmp_path: Path) -> None:
     assert store.reads.get("B", 0, 12, 40, 1 << 20).next_offset == 40
 
 
-def test_tags_are_left_to_the_reader_where_the_batch_has_none(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_tags_are_left_to_the_reader_where_the_batch_has_none(store: MessageStore) -> None:
     store.appender.use_batch_queues("B")
     put_many(store, [b"a", b"b"])
     put(store, "B", 0, b"c", b"TAGS\x01red\x02")
-    put(store, "B", 0, b"d", b"TAGS\x01blue\x02")
-    flush(store)
+    put_synced(store, "B", 0, b"d", b"TAGS\x01blue\x02")
     wanted = frozenset({put_code("blue")})
     found = store.reads.get("B", 0, 0, 32, 1 << 20, wanted)
     assert [message.body for message in decode_records(b"".join(found.buffers))] == [b"a", b"b", b"d"]
@@ -149,8 +138,7 @@ def put_code(tags: str) -> int:
     return java_hash(tags)
 
 
-def test_offsets_by_time(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_offsets_by_time(tmp_path: Path, clock: ManualClock) -> None:
     start = clock.wall_ms
     store = opened(tmp_path, clock, **SMALL)
     fill(store, 10, clock)  # at start + 1 s, + 2 s, ...: of 1, 2, 3, 4, 5, 1, ... messages
@@ -164,7 +152,6 @@ def test_offsets_by_time(tmp_path: Path) -> None:
     assert store.offsets.offset_by_timestamp("B", 0, start + 60_000) == store.offsets.max_offset("B", 0) == 30
     assert store.offsets.offset_by_timestamp("B", 0, 0) == 0
     assert store.offsets.store_timestamp_at("B", 0, 30) == -1
-    store.close()
 
 
 @pytest.mark.parametrize("way", ["clean", "kill", "queues gone", "tail of the queue gone"])
@@ -186,7 +173,6 @@ def test_recovery(tmp_path: Path, way: str) -> None:
     assert {path.name: path.read_bytes() for path in sorted(queue.iterdir())} == files
     fill_more(store, len(bodies), 3)
     assert store.offsets.max_offset("B", 0) == len(bodies) + 9
-    store.close()
 
 
 def fill_more(store: MessageStore, offset: int, records: int) -> list[bytes]:
@@ -213,7 +199,6 @@ def test_damage_costs_the_messages_of_one_record(tmp_path: Path) -> None:
     assert [message.body for message in messages] == bodies[:10] + bodies[15:]
     assert store.offsets.max_offset("B", 0) == len(bodies)
     assert store.reads.get("B", 0, 12, 1, 1).count == 1
-    store.close()
 
 
 @pytest.mark.parametrize("stopped", [True, False])
@@ -240,11 +225,9 @@ def test_fsck_repairs_a_damaged_file(tmp_path: Path, damage: str, number: int, s
     store = opened(tmp_path, **SMALL)
     assert served(store) == bodies
     assert put_many(store, [b"next"]) == len(bodies)
-    store.close()
 
 
-def test_retention(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_retention(tmp_path: Path, clock: ManualClock) -> None:
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, **SMALL)
     bodies = fill(store, 90)
@@ -263,12 +246,10 @@ def test_retention(tmp_path: Path) -> None:
     store.close()
     store = opened(tmp_path, **SMALL)
     assert (store.offsets.min_offset("B", 0), served(store)) == (low, bodies[low:])
-    store.close()
 
 
-def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -> None:
+def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path, clock: ManualClock) -> None:
     """The file behind them was made for a message that a kill took: no entry in it says where offsets go on."""
-    clock = ManualClock()
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, **SMALL)
     array_entries = store.batch_table.file_bytes // store.batch_table.entry_bytes
@@ -285,7 +266,6 @@ def test_offsets_go_on_when_all_records_of_full_files_are_gone(tmp_path: Path) -
     crash(store)
     store = opened(tmp_path, clock, files, **SMALL)
     assert put_many(store, [b"next"]) == len(bodies)
-    store.close()
 
 
 @pytest.mark.parametrize("more", [0, 3])
@@ -313,25 +293,14 @@ def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, mor
         store.close()
     store = opened(tmp_path, clock, files, **SMALL)
     assert put_many(store, [b"next"]) == end
-    store.close()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_what_is_refused(store: MessageStore) -> None:
     put(store, "T", 0, b"simple")
     with pytest.raises(InvalidMessage, match="SimpleCQ"):
         put_many(store, [b"a"], topic="T")
     with pytest.raises(InvalidMessage, match="32767"):
-        store.appender.put_inner_batch(
-            PendingRecord(
-                topic="B",
-                queue_id=0,
-                body=b"",
-                born_timestamp_ms=1,
-                born_host=BORN_HOST,
-            ),
-            0,
-        )
+        store.appender.put_inner_batch(pending("B"), 0)
     with pytest.raises(MessageTooLarge):
         put_many(store, [bytes(4000)])
     put_many(store, [b"a"])
@@ -339,8 +308,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert store.offsets.max_offset("B", 0) == 1
     store.delete_topic("B")
     assert store.offsets.queues() == {"T": [0]}
-    put(store, "B", 0, b"simple now")
-    flush(store)
+    put_synced(store, "B", 0, b"simple now")
     assert [message.body for message in drain(store, "B", 0)] == [b"simple now"]
 
 
@@ -348,8 +316,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path, damaged: str) -> None:
     store = opened(tmp_path)
     store.appender.use_batch_queues("B")
-    put(store, "B", 0, b"single")
-    flush(store)
+    put_synced(store, "B", 0, b"single")
     crash(store)
     shutil.rmtree(tmp_path / "batchconsumequeue")
     (tmp_path / "config").mkdir()
@@ -368,8 +335,7 @@ def test_the_topic_table_says_the_type_when_the_queues_are_gone(tmp_path: Path, 
 def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path, number: bytes) -> None:
     store = opened(tmp_path, mapped_file_size_commit_log=1 << 16)
     put(store, "B", 0, b"x", b"INNER_NUM\x01" + number + b"\x02")
-    put(store, "T", 0, b"after")
-    flush(store)
+    put_synced(store, "T", 0, b"after")
     crash(store)
     segment = tmp_path / "commitlog" / ("0" * 20)
     damaged = bytearray(segment.read_bytes())
@@ -385,9 +351,8 @@ def test_a_batch_that_does_not_say_how_many_it_holds_costs_itself(tmp_path: Path
 
 @pytest.mark.parametrize("sys_flag", [INNER_BATCH, NEED_UNWRAP])
 @pytest.mark.parametrize("topic", ["T", "B"])
-def test_an_inner_batch_is_stored_as_such_alone(tmp_path: Path, topic: str, sys_flag: int) -> None:
+def test_an_inner_batch_is_stored_as_such_alone(store: MessageStore, topic: str, sys_flag: int) -> None:
     """After a crash the topic would become a BatchCQ."""
-    store = opened(tmp_path)
     store.appender.use_batch_queues("B")
     with pytest.raises(InvalidMessage, match="inner batch is not stored as a message of"):
         put(store, topic, 0, b"x", sys_flag=sys_flag)

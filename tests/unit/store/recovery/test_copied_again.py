@@ -8,9 +8,8 @@ import pytest
 
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore
-from tests.support.store_tools import BORN_HOST, drain, flush, opened, put
+from tests.support.store_tools import drain, flush, opened, pending, put, put_synced
 
 TOPIC, QUEUE = "Kept", 0
 RECORDS = 6
@@ -23,10 +22,7 @@ def add(store: MessageStore, number: int, *, batch: bool) -> None:
     if batch:
         store.appender.use_batch_queues(TOPIC)
         content = encode_batch([Message(topic=TOPIC, body=body) for body in bodies])
-        record = PendingRecord(
-            topic=TOPIC, queue_id=QUEUE, body=content, properties=b"UNIQ_KEY\x01u\x02", born_timestamp_ms=1,
-            born_host=BORN_HOST,
-        )  # fmt: skip
+        record = pending(TOPIC, QUEUE, content, b"UNIQ_KEY\x01u\x02")  # fmt: skip
         store.appender.put_inner_batch(record, len(bodies))
     else:
         put(store, TOPIC, QUEUE, bodies[0])
@@ -69,11 +65,9 @@ def test_a_gap_becomes_no_batch(tmp_path: Path) -> None:
     """The first batch of a topic says that its queues are of batches, also the entries that are there."""
     master, copy = opened(tmp_path / "master"), opened(tmp_path / "copy")
     master.appender.use_batch_queues(TOPIC)
-    put(master, TOPIC, QUEUE, b"first")
-    flush(master)
+    put_synced(master, TOPIC, QUEUE, b"first")
     master.batch_table.batch_queues[TOPIC, QUEUE].skip_to(2)
-    put(master, TOPIC, QUEUE, b"after a gap")
-    flush(master)
+    put_synced(master, TOPIC, QUEUE, b"after a gap")
     ordinary = master.log.position
     add(master, 3, batch=True)
     log = master.copy.log_bytes(0, master.log.position)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly, TableFull
-from mqspark.record.record import PendingRecord
 from mqspark.store import ConfigFile, MessageStore, OsFiles
 from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
 from mqspark.store.disk.diskjobs import run_here
@@ -21,7 +20,6 @@ from mqspark.store.tools.remake import remake
 from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
-    BORN_HOST,
     FaultyFiles,
     RoomyFiles,
     checkpoint,
@@ -32,7 +30,9 @@ from tests.support.store_tools import (
     flush,
     make_store,
     opened,
+    pending,
     put,
+    put_synced,
 )
 
 
@@ -75,9 +75,8 @@ def test_a_kill_leaves_a_topic_whole_or_nothing_of_it(tmp_path: Path, sync: bool
     assert len(bodies(store, "Another")) == 3
 
 
-def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path) -> None:
+def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path, store: MessageStore) -> None:
     """It would speak of entries that were cut from the queue, and a kill would then bring back the others."""
-    store = opened(tmp_path)
     fill(store, 3)
     store.delete_topic("T")
     mark = tmp_path / "mqspark.checkpoint"
@@ -87,8 +86,7 @@ def test_no_checkpoint_comes_before_a_deletion_is_on_disk(tmp_path: Path) -> Non
     assert mark.exists()
 
 
-def test_closing_carries_deletions_out(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_closing_carries_deletions_out(tmp_path: Path, store: MessageStore) -> None:
     fill(store, 3)
     store.delete_topic("T")
     store.close()
@@ -103,8 +101,7 @@ def test_what_a_kill_left_of_the_files_goes_at_the_start(tmp_path: Path, setting
     store.appender.use_batch_queues("B")
     fill(store, 35)
     fill(store, 12, "B")
-    put(store, "T", 1, b"old")
-    flush(store)
+    put_synced(store, "T", 1, b"old")
     checkpoint(store)
     for topic in ("T", "B"):
         store.delete_topic(topic)
@@ -117,14 +114,12 @@ def test_what_a_kill_left_of_the_files_goes_at_the_start(tmp_path: Path, setting
         assert not (tmp_path / name).exists()
     fill(store, 2, "B", b"simple now")
     assert bodies(store, "B") == [b"simple now"] * 2
-    store.close()
 
 
 @pytest.mark.parametrize("how", ["kill", "queues lost", "rebuilt"])
 @pytest.mark.parametrize("before", [1, 3, 40])
-def test_a_topic_made_again_begins_at_0(tmp_path: Path, before: int, how: str) -> None:
+def test_a_topic_made_again_begins_at_0(tmp_path: Path, store: MessageStore, before: int, how: str) -> None:
     """Also where the log has but one message of the new life, or records of both side by side."""
-    store = opened(tmp_path)
     fill(store, before)
     store.delete_topic("T")
     assert put(store, "T", 0, b"new")[0] == 0
@@ -155,14 +150,7 @@ def test_messages_that_are_in_light_queues_too(tmp_path: Path, deleted: str, cou
     for _ in range(count):
         store.appender.put_dispatched(
             names,
-            PendingRecord(
-                topic="T",
-                queue_id=0,
-                body=b"x",
-                properties=properties,
-                born_timestamp_ms=1,
-                born_host=BORN_HOST,
-            ),
+            pending("T", 0, b"x", properties),
         )
     flush(store)
     store.delete_topic(deleted)
@@ -172,11 +160,9 @@ def test_messages_that_are_in_light_queues_too(tmp_path: Path, deleted: str, cou
     store = opened(tmp_path, **settings)
     for name in ("T", *names):
         assert store.offsets.max_offset(name, 0) == (0 if name == deleted else count), name
-    store.close()
 
 
-def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path, store: MessageStore) -> None:
     fill(store, 5)
     fill(store, 2, "Stays")
     store.delete_topic("T")
@@ -187,9 +173,8 @@ def test_a_rebuild_leaves_deleted_topics_out(tmp_path: Path) -> None:
     assert store.offsets.queues() == {"Stays": [0]}
 
 
-def test_files_whose_removal_a_power_cut_took_back(tmp_path: Path) -> None:
+def test_files_whose_removal_a_power_cut_took_back(tmp_path: Path, store: MessageStore) -> None:
     """Old ones and new ones side by side in the queue's directory."""
-    store = opened(tmp_path)
     fill(store, 35)
     directory = tmp_path / "consumequeue/T/0"
     shutil.copytree(directory, tmp_path / "copy")
@@ -204,10 +189,9 @@ def test_files_whose_removal_a_power_cut_took_back(tmp_path: Path) -> None:
     assert bodies(store) == new
 
 
-def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path) -> None:
+def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path, store: MessageStore) -> None:
     """It does not read the list: after a kill of ours it goes on with the files that were left. What it has put behind
     is there."""
-    store = opened(tmp_path)
     fill(store, 12)
     checkpoint(store)
     store.delete_topic("T")
@@ -224,9 +208,8 @@ def test_a_queue_that_rocketmq_has_taken_up_again(tmp_path: Path) -> None:
     assert bodies(store)[-1] == b"theirs"
 
 
-def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
+def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path, store: MessageStore) -> None:
     """What is put where the lost records were is no part of the deleted topic."""
-    store = opened(tmp_path)
     fill(store, 3)
     segment = tmp_path / "commitlog" / ("0" * 20)
     end, content = store.log.position, segment.read_bytes()
@@ -248,8 +231,7 @@ def test_a_power_cut_that_takes_the_end_of_the_log(tmp_path: Path) -> None:
         assert bodies(store) == [b"new"]
 
 
-def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_the_list_ends_with_the_records(tmp_path: Path, clock: ManualClock) -> None:
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files)
     fill(store, 5)
@@ -271,11 +253,9 @@ def test_the_list_ends_with_the_records(tmp_path: Path) -> None:
     store.close()
     store = opened(tmp_path, clock, files)
     assert list(store.deletions.positions) == ["Other"]
-    store.close()
 
 
-def test_a_full_disk_keeps_a_topic_from_being_made_again(tmp_path: Path) -> None:
-    files = FaultyFiles()
+def test_a_full_disk_keeps_a_topic_from_being_made_again(tmp_path: Path, files: FaultyFiles) -> None:
     store = opened(tmp_path, None, files)
     fill(store, 3)
     store.delete_topic("T")
@@ -288,9 +268,8 @@ def test_a_full_disk_keeps_a_topic_from_being_made_again(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_topic_is_deleted_to_get_room(tmp_path: Path) -> None:
+def test_a_topic_is_deleted_to_get_room(tmp_path: Path, files: FaultyFiles) -> None:
     """What was kept for the list goes when nothing else is left."""
-    files = FaultyFiles()
     store = opened(tmp_path, None, files)
     room = tmp_path / "mqspark.deletions.room"
     assert room.stat().st_blocks * 512 == 4096
@@ -315,8 +294,7 @@ def test_a_topic_is_deleted_to_get_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_failing_disk(tmp_path: Path, again: bool) -> None:
-    files = FaultyFiles()
+def test_a_failing_disk(tmp_path: Path, files: FaultyFiles, again: bool) -> None:
     store = opened(tmp_path, None, files)
     fill(store, 3)
     store.delete_topic("T")
@@ -329,7 +307,6 @@ def test_a_failing_disk(tmp_path: Path, again: bool) -> None:
     files.heal()
     store = opened(tmp_path)
     assert bodies(store) == [b"old"] * 3, "nobody was told"
-    store.close()
 
 
 def test_files_that_cannot_be_removed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,8 +340,7 @@ def test_an_older_list_never_follows_a_newer_one(tmp_path: Path) -> None:
     waiting = deletions.job()
     deletions.add("B", 200)
     deletions.finish("B")
-    waiting.run()
-    waiting.done()
+    complete([waiting])
     assert load_deletions(file) == {"A": 100, "B": 200}
     assert removed == ["B", "A"]
     assert not deletions.behind
@@ -464,8 +440,7 @@ def test_a_list_that_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_old", [False, True])
-def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, is_old: bool) -> None:
-    store = opened(tmp_path)
+def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, store: MessageStore, is_old: bool) -> None:
     if not is_old:
         fill(store, 1)
         store.delete_topic("T")
@@ -487,9 +462,8 @@ def test_what_a_kill_left_of_compacted_queues(tmp_path: Path, is_old: bool) -> N
     assert bodies(store) == ([] if is_old else [b"kept"])
 
 
-def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
+def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path, store: MessageStore) -> None:
     """Between two of them others are served, who may make the topic again."""
-    store = opened(tmp_path)
     queues = 3 * REMOVED_AT_ONCE
     for topic in ("T", "U"):
         for queue_id in range(queues):
@@ -516,9 +490,8 @@ def test_a_topic_of_many_queues_is_removed_in_steps(tmp_path: Path) -> None:
     assert store.offsets.max_offset("T", 0) == 1
 
 
-def test_one_round_of_jobs_removes_a_part(tmp_path: Path) -> None:
+def test_one_round_of_jobs_removes_a_part(tmp_path: Path, store: MessageStore) -> None:
     """Saves of other changes come between two rounds. A kill in between leaves the rest to the next start."""
-    store = opened(tmp_path)
     queues = (STEPS_PER_ROUND + 1) * REMOVED_AT_ONCE
     for queue_id in range(queues):
         put(store, "T", queue_id, b"x")

@@ -8,19 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.recovery.queueends import QueueEnds, Range
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import (
-    checkpoint,
-    crash,
-    drain,
-    flush,
-    opened,
-    put,
-)
-from tests.unit.store.disk.test_retention import assert_serves_the_rest, filled, names, run
+from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put, put_synced
+from tests.unit.store.disk.test_retention import assert_serves_the_rest, expire, filled, run
 from tests.unit.store.queue.test_store_batch import SMALL, fill, put_many, served
 
 FILES = OsFiles()
@@ -66,8 +60,7 @@ def test_a_start_notices_a_damaged_file(
     store = opened(tmp_path, clock)
     bodies = [b"%d" % number for number in range(35)]
     for number, body in enumerate(bodies):
-        put(store, "E", 0, body)
-        flush(store)
+        put_synced(store, "E", 0, body)
         if stops and number == 20:
             store.close()
             store.open()
@@ -98,7 +91,6 @@ def test_a_start_notices_a_damaged_file_of_batches(
     assert served(store) == bodies
     assert store.damages.summary()["healed"] == 1
     assert put_many(store, [b"x", b"y"]) == len(bodies)
-    store.close()
 
 
 def test_offsets_of_lost_batches_are_never_assigned_again(tmp_path: Path) -> None:
@@ -114,12 +106,10 @@ def test_offsets_of_lost_batches_are_never_assigned_again(tmp_path: Path) -> Non
         store.close()
     store = opened(tmp_path, **SMALL)
     assert put_many(store, [b"x", b"y"]) == len(bodies)
-    store.close()
 
 
-def test_only_what_is_durable_counts(tmp_path: Path) -> None:
+def test_only_what_is_durable_counts(tmp_path: Path, store: MessageStore) -> None:
     """A power cut may take what was visible and not durable: the queue then ends earlier, and nothing is lost."""
-    store = opened(tmp_path)
     for number in range(25):
         put(store, "E", 0, b"%d" % number)
         if number < 12:
@@ -133,16 +123,13 @@ def test_only_what_is_durable_counts(tmp_path: Path) -> None:
     assert lines(tmp_path)["E", 0].end == 25
 
 
-def test_a_block_has_what_changed(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock)
+def test_a_block_has_what_changed(tmp_path: Path, clock: ManualClock, store: MessageStore) -> None:
     for topic in ("A", "B"):
         put(store, topic, 0, b"x")
     flush(store)
     checkpoint(store)
     clock.advance(60_000)
-    put(store, "B", 0, b"y")
-    flush(store)
+    put_synced(store, "B", 0, b"y")
     checkpoint(store)
     blocks = (tmp_path / "mqspark.ends").read_bytes().split(b"mqspark-ends-1 ")[1:]
     assert [b" A\n" in block for block in blocks] == [True, False]
@@ -150,18 +137,14 @@ def test_a_block_has_what_changed(tmp_path: Path) -> None:
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("A", 0): 1, ("B", 0): 2}
 
 
-def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock)
+def test_a_deleted_topic_does_not_come_back(tmp_path: Path, clock: ManualClock, store: MessageStore) -> None:
     for number in range(35):
         put(store, "E", 0, b"%d" % number)
         put(store, "Gone", 0, b"%d" % number)
-        put(store, "Again", 0, b"%d" % number)
-        flush(store)
+        put_synced(store, "Again", 0, b"%d" % number)
     checkpoint(store)
     store.delete_topics(["Gone", "Again"])
-    put(store, "Again", 0, b"new")
-    flush(store)
+    put_synced(store, "Again", 0, b"new")
     clock.advance(60_000)
     checkpoint(store)
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("E", 0): 35, ("Again", 0): 1}
@@ -173,16 +156,12 @@ def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
     assert not store.offsets.has_queue("Gone", 0)
 
 
-def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
-    clock = ManualClock()
-    store = opened(tmp_path, clock)
-    put(store, "A", 0, b"x")
-    flush(store)
+def test_a_removed_file_is_made_again(tmp_path: Path, clock: ManualClock, store: MessageStore) -> None:
+    put_synced(store, "A", 0, b"x")
     checkpoint(store)
     (tmp_path / "mqspark.ends").unlink()
     for _ in range(2):
-        put(store, "B", 0, b"x")
-        flush(store)
+        put_synced(store, "B", 0, b"x")
         clock.advance(60_000)
         checkpoint(store)
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("A", 0): 1, ("B", 0): 2}
@@ -191,8 +170,7 @@ def test_a_removed_file_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("loss", [False, True])
 def test_retention_moves_the_beginning(tmp_path: Path, *, loss: bool) -> None:
     store, written, files = filled(tmp_path)
-    files.expired = set(names(store)[:8])
-    store.clean_expired()
+    expire(store, files, 8)
     run(store, files)
     files.clock.advance(60_000)
     checkpoint(store)
@@ -203,7 +181,6 @@ def test_retention_moves_the_beginning(tmp_path: Path, *, loss: bool) -> None:
     store = opened(tmp_path, files.clock, files)
     assert store.damages.summary() == {"healed": int(loss), "lost": 0, "wrong": 0}
     assert_serves_the_rest(store, written)
-    store.close()
 
 
 # --- the file ------------------------------------------------------------------------------------------------
@@ -274,8 +251,7 @@ def test_merging_keeps_what_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     put(store, "Idle", 0, b"x")
     longest = 0
     for number in range(50):
-        put(store, f"T{number % 3}", 0, b"x")
-        flush(store)
+        put_synced(store, f"T{number % 3}", 0, b"x")
         clock.advance(60_000)
         checkpoint(store)
         longest = max(longest, (tmp_path / "mqspark.ends").stat().st_size)

@@ -86,9 +86,8 @@ WHAT = ["body", "size", "magic", "place in the log", "zeros"]
 @pytest.mark.parametrize("what", WHAT)
 @pytest.mark.parametrize("at_once", [10, 200])
 def test_what_the_page_cache_no_longer_vouches_for_is_checked_by_reads(
-    tmp_path: Path, what: str, at_once: int
+    tmp_path: Path, clock: ManualClock, what: str, at_once: int
 ) -> None:
-    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     assert numbers(store) == list(range(COUNT))
     keep(store, clock, 2 * VOUCHED_MS // 1000 + 2)
@@ -99,12 +98,10 @@ def test_what_the_page_cache_no_longer_vouches_for_is_checked_by_reads(
     assert store.status.damage_problem is not None
     (found,) = [each for each in store.damages.found if each.kind == "log.damaged"]
     assert [(each.low, each.high) for each in found.queues] == [(100, 100 + len(lost))]
-    store.close()
 
 
 @pytest.mark.parametrize("what", WHAT)
-def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) -> None:
-    clock = ManualClock()
+def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, clock: ManualClock, what: str) -> None:
     store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
     keep(store, clock, 15)
     assert store.upkeep.scrub.rounds > 0
@@ -117,7 +114,6 @@ def test_rounds_find_what_is_damaged_after_the_start(tmp_path: Path, what: str) 
     assert found.is_led_into
     keep(store, clock, 2 * ROUND_MS // 1000)  # once is enough
     assert [each.kind for each in store.damages.found] == ["log.damaged"]
-    store.close()
 
 
 def record_of(store: MessageStore, offset: int) -> tuple[int, bytes]:
@@ -126,9 +122,8 @@ def record_of(store: MessageStore, offset: int) -> tuple[int, bytes]:
     return place, store.mender.read(place, size)[:size]
 
 
-def test_what_is_healed_while_the_scrub_reads_is_no_damage(tmp_path: Path) -> None:
+def test_what_is_healed_while_the_scrub_reads_is_no_damage(tmp_path: Path, clock: ManualClock) -> None:
     """What the other thread has read is old then; the place is read again."""
-    clock = ManualClock()
     store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
     place, sound = record_of(store, 100)
     flipped(store, tmp_path, "body")
@@ -146,18 +141,15 @@ def test_what_is_healed_while_the_scrub_reads_is_no_damage(tmp_path: Path) -> No
     flipped(store, tmp_path, "body")
     keep(store, clock, ROUND_MS // 1000 + 5)
     assert [each.low for each in store.log_damage] == [place]
-    store.close()
 
 
-def test_a_range_that_is_sound_already_is_no_damage_any_more(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_a_range_that_is_sound_already_is_no_damage_any_more(tmp_path: Path, clock: ManualClock) -> None:
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     place, sound = record_of(store, 100)
     store.log_damage.add(place, place + len(sound), is_led_into=True)
     assert store.mender.heal(place, sound) == len(sound)
     assert list(store.log_damage) == []
     assert (store.mender.healed_bytes, len(numbers(store))) == (0, COUNT)
-    store.close()
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), FileNotFoundError(errno.ENOENT, "gone")])
@@ -172,19 +164,16 @@ def test_a_queue_that_cannot_be_read_is_reported(tmp_path: Path, error: OSError)
     store.close()
 
 
-def test_a_wrong_entry_is_no_damage_of_the_log(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_a_wrong_entry_is_no_damage_of_the_log(tmp_path: Path, clock: ManualClock) -> None:
     store = filled(tmp_path, clock, scrub_bytes_per_second=0)
     keep(store, clock, 15)
     place, _ = place_of(store, 100)
     store.upkeep.scrub.look_at(place + 5)
     keep(store, clock, 2)
     assert (list(store.log_damage), store.damages.found) == ([], [])
-    store.close()
 
 
-def test_a_hole_longer_than_a_look_is_measured(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_a_hole_longer_than_a_look_is_measured(tmp_path: Path, clock: ManualClock) -> None:
     store = filled(tmp_path, clock, scrub_bytes_per_second=0, mapped_file_size_commit_log=1 << 23)
     for number in range(COUNT, 2 * COUNT):
         put(store, "T", 0, b"%04d" % number * 3000)
@@ -195,17 +184,14 @@ def test_a_hole_longer_than_a_look_is_measured(tmp_path: Path) -> None:
     assert len(numbers(store)) == 2 * COUNT - 190
     keep(store, clock, 10)
     assert [(each.low, each.high) for each in store.log_damage] == [(low, high)]
-    store.close()
 
 
-def test_damage_at_the_end_of_what_is_readable_is_found(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_damage_at_the_end_of_what_is_readable_is_found(tmp_path: Path, clock: ManualClock) -> None:
     store = filled(tmp_path, clock, scrub_bytes_per_second=1 << 20)
     place, size = place_of(store, COUNT - 1)
     overwrite(tmp_path, place + 120, b"?")
     keep(store, clock, 15)
     assert [(each.low, each.high) for each in store.log_damage] == [(place, place + size)]
-    store.close()
 
 
 def test_ranges_join_and_are_bounded() -> None:
@@ -234,4 +220,3 @@ def test_a_flip_that_no_crc_covers_is_not_handed_out_for_another_message(tmp_pat
     assert numbers(store) == [each for each in range(COUNT) if each != 100]
     (offset,) = struct.unpack(">q", bytes(store.log.slice(place_of(store, 100)[0] + 20, 8) or b""))
     assert offset == 101
-    store.close()

@@ -23,6 +23,7 @@ from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, Seal, TimerWheel,
 from mqspark.store.tools.offline import UnchangingFiles
 from tests.support.draws import some
 from tests.support.invariants import sound_wheel
+from tests.support.store_tools import complete
 
 VECTORS = Path(__file__).parents[3] / "golden" / "vectors" / "timer.jsonl"
 # Test vectors, made with RocketMQ's own classes: docs/rocketmq/later.md#timer-log
@@ -191,8 +192,7 @@ def saved(root: Path) -> TimerFiles:
         files.wheel.put(1_700_000_000 + number, at, at, 1)
     files.log.write()
     job = files.flush(TimerCheckpoint(1_700_000_000_000, files.log.position, 5, 5), 0)
-    job.run()
-    job.done()
+    complete([job])
     files.log.close()
     return files
 
@@ -277,8 +277,7 @@ def test_an_older_wheel_is_told_from_the_one_that_was_saved(tmp_path: Path, clea
         files.log.write()
         files.wheel.put(tick, at, at, 1)
         job = files.flush(TimerCheckpoint(written_ms, files.log.position), 0)
-        job.run()
-        job.done()
+        complete([job])
 
     files, _ = loaded(clean=True)
     due(files, 10)
@@ -306,8 +305,7 @@ def test_a_wheel_that_is_newer_than_its_checkpoint_stays(tmp_path: Path) -> None
         files.wheel.put(1_700_000_000 + seconds, at, at, 1)
     files.log.write()
     job = files.flush(TimerCheckpoint(1_700_000_000_000, files.log.position), 0)
-    job.run()
-    job.done()
+    complete([job])
     files.wheel.clear(1_700_000_010)
     save_pages(tmp_path / "timerwheel", files.wheel.take_dirty(), OsFiles())
     again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024, note=said.append)
@@ -498,8 +496,7 @@ def test_a_flush_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.
     second = files.flush(TimerCheckpoint(log_position=156), 0)
     assert second.log_paths == job.log_paths
     assert list(second.pages) == list(job.pages)
-    second.run()
-    second.done()
+    complete([second])
     again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
     again.load()
     assert (again.log.position, again.checkpoint.log_position) == (156, 156)

@@ -24,7 +24,7 @@ from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask,
 from mqspark_server.compacting import compactrunner
 from mqspark_server.compacting.compactrunner import CompactRunner
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles, finish_deletions, flush, opened, put
+from tests.support.store_tools import QuickFiles, finish_deletions, flush, opened, put, put_synced
 from tests.support.storefiles import segments_of
 
 
@@ -134,13 +134,11 @@ def test_a_deleted_key_goes_when_its_tombstone_is_old(
     store: MessageStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     fill(store, 10, 5)
-    put(store, "C", 0, b"", b"KEYS\x01k1\x02")
-    flush(store)
+    put_synced(store, "C", 0, b"", b"KEYS\x01k1\x02")
     compact(tmp_path, clock)
     assert values(kept(tmp_path))["k1"] == (10, b"")
     clock.advance(DELETE_RETENTION_MS + 1)
-    put(store, "C", 0, b"new", b"KEYS\x01k0\x02")
-    flush(store)
+    put_synced(store, "C", 0, b"new", b"KEYS\x01k0\x02")
     compact(tmp_path, clock)
     assert sorted(values(kept(tmp_path))) == ["k0", "k2", "k3", "k4"]
 
@@ -401,8 +399,7 @@ def test_a_queue_that_fails_is_said_and_holds_the_log(
     fill(store, 10, 10)
     compact(tmp_path, clock)
     (tmp_path / "mqspark.compacted/C/0/current").write_text("{}")
-    put(store, "C", 1, b"x", b"KEYS\x01k\x02")
-    flush(store)
+    put_synced(store, "C", 1, b"x", b"KEYS\x01k\x02")
     report = compact(tmp_path, clock)
     assert (report.failed, report.queues, report.compacted_to) == (1, 1, 0)
     assert "queue C/0" in report.problems[0]

@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.errors import StoreCorrupt
 from mqspark.store.tools.reader import StoreReader
-from tests.support.store_tools import flush, opened, put
+from tests.support.store_tools import opened, put_synced
 from tests.support.storefiles import segments_of
 
 ROWS = 60
@@ -22,8 +22,7 @@ def log(tmp_path: Path) -> list[Path]:
     """The segments of a log with a topic ``T`` of 60 numbers, oldest first."""
     store = opened(tmp_path)
     for number in range(ROWS):
-        put(store, "T", 0, b"%04d" % number + bytes(300))
-        flush(store)
+        put_synced(store, "T", 0, b"%04d" % number + bytes(300))
     store.close()
     return segments_of(tmp_path)
 

@@ -11,15 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from mqspark.errors import StoreCorrupt
-from mqspark.message import encode_host
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.tools.fsck import fsck
 from mqspark.store.tools.offline import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark_server.commands.local.store_cli import store as store_command
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import QuickFiles, flush, opened, put
+from tests.support.store_tools import QuickFiles, flush, opened, pending, put, put_synced
 from tests.unit.store.store_kit import bodies
 
 TABLES = {
@@ -36,8 +34,7 @@ def filled(root: Path) -> StoreConfig:
     store = opened(root, None, QuickFiles(), mapped_file_size_commit_log=SEGMENT_BYTES)
     put(store, "Early", 0, b"early")
     for number in range(COUNT):
-        put(store, "T", 0, b"%0400d" % number)
-        flush(store)
+        put_synced(store, "T", 0, b"%0400d" % number)
     store.close()
     for name in ("mqspark.checkpoint", "mqspark.ends", "mqspark.index", "mqspark.nonce"):
         (root / name).unlink(missing_ok=True)
@@ -98,7 +95,6 @@ def test_queues_in_rocksdb_are_refused_and_built_from_a_whole_log(tmp_path: Path
     store = reopened(config)
     assert bodies(store, "T") == [b"%0400d" % number for number in range(COUNT)]
     assert bodies(store, "Early") == [b"early"]
-    store.close()
 
 
 def test_queues_of_a_log_that_has_lost_its_begin_are_not_built_from_it(tmp_path: Path) -> None:
@@ -122,7 +118,6 @@ def test_a_database_beside_queues_in_files_is_let_pass(tmp_path: Path, directory
     store = reopened(config)
     assert store.offsets.max_offset("T", 0) == COUNT
     assert store.offsets.max_offset("Early", 0) == 1
-    store.close()
 
 
 def test_queues_in_files_that_begin_later_than_the_log_are_refused(tmp_path: Path) -> None:
@@ -147,14 +142,7 @@ def test_light_queues_that_only_rocksdb_has_are_refused(tmp_path: Path) -> None:
     store = opened(tmp_path, None, QuickFiles(), **settings)
     for number in range(COUNT):
         put(store, "T", 0, b"%0400d" % number)
-    light = PendingRecord(
-        topic="T",
-        queue_id=0,
-        body=b"light",
-        properties=b"INNER_MULTI_DISPATCH\x01%LMQ%one",
-        born_timestamp_ms=1,
-        born_host=encode_host("127.0.0.1", 1),
-    )
+    light = pending("T", 0, b"light", b"INNER_MULTI_DISPATCH\x01%LMQ%one")
     store.appender.put_dispatched(["%LMQ%one"], light)
     flush(store)
     store.close()

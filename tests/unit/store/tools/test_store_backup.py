@@ -14,7 +14,6 @@ from mqspark.base.crc import crc32
 from mqspark.errors import ConfigError, NotNow, StoreCorrupt, StoreLocked
 from mqspark.message import Message
 from mqspark.record.batchitems import encode_batch
-from mqspark.record.record import PendingRecord
 from mqspark.store import MessageStore, OsFiles, StoreConfig
 from mqspark.store.disk.notes.membernote import MemberNote
 from mqspark.store.log.epochs import Epoch, encode_epochs
@@ -28,7 +27,7 @@ from mqspark.store.tools.backupmanifest import (
 )
 from mqspark.store.tools.restore import Restored, check_owner, restore
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import BORN_HOST, checkpoint, flush, opened, put, query
+from tests.support.store_tools import checkpoint, flush, opened, pending, put, query
 from tests.unit.store.store_kit import bodies
 
 SEGMENT = 4096
@@ -122,7 +121,6 @@ def test_everything_is_there_after_a_restore(site: Site) -> None:
     modes = {path.stat().st_mode & 0o777 for path in site.backup.rglob("*") if path.is_file()}
     assert modes == {0o600}
     assert {path.stat().st_mode & 0o777 for path in site.backup.rglob("*") if path.is_dir()} == {0o700}
-    store.close()
 
 
 def test_keys_find_messages_after_a_restore(site: Site) -> None:
@@ -131,7 +129,6 @@ def test_keys_find_messages_after_a_restore(site: Site) -> None:
     store = site.restored()
     (found,) = query(store, "T", "k17", 10, 0, 1 << 60)
     assert b"message 17" in bytes(found)
-    store.close()
 
 
 def test_a_second_backup_writes_what_is_new(site: Site) -> None:
@@ -202,17 +199,10 @@ def test_offsets_of_messages_that_have_expired_are_not_assigned_again(site: Site
     assert store.damages.found == []
     flush(store)
     assert bodies(store, "Old", 1) == [b"next"]
-    store.close()
 
 
 def test_batch_queues_without_messages_keep_their_offset(site: Site) -> None:
-    record = PendingRecord(
-        topic="Batches",
-        queue_id=0,
-        body=encode_batch([Message(topic="Batches", body=b"item")] * 3),
-        born_timestamp_ms=1,
-        born_host=BORN_HOST,
-    )
+    record = pending("Batches", 0, encode_batch([Message(topic="Batches", body=b"item")] * 3))
     site.store.appender.put_inner_batch(record, 3)
     site.send(100)
     site.expire(1)
@@ -220,7 +210,6 @@ def test_batch_queues_without_messages_keep_their_offset(site: Site) -> None:
     site.store.close()
     store = site.restored()
     assert store.offsets.max_offset("Batches", 0) == 3
-    store.close()
 
 
 def test_files_of_a_process_and_derived_ones_stay_behind(site: Site) -> None:

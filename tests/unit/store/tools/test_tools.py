@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.errors import InvalidMessage, StoreCorrupt, StoreLocked
 from mqspark.message import TRANSACTION_PREPARED_TYPE
-from mqspark.store import StoreConfig
+from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.tools.dump import dump_index, dump_queue, dump_records, record_row
 from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offline import OfflineStore
@@ -30,6 +30,7 @@ from tests.support.store_tools import (
     make_store,
     opened,
     put,
+    put_synced,
     query,
 )
 from tests.unit.store.test_store_golden import GOLDEN, NAMES, SETTINGS
@@ -49,8 +50,7 @@ def filled(root: Path, count: int = 60) -> tuple[StoreConfig, list[tuple[tuple[s
         )
         messages.append((queue, offset, position, body))
         if number % 10 == 9:
-            put(store, "Orders", 0, b"half", sys_flag=TRANSACTION_PREPARED_TYPE)
-            flush(store)
+            put_synced(store, "Orders", 0, b"half", sys_flag=TRANSACTION_PREPARED_TYPE)
     flush(store)
     store.close()
     return store.config, messages
@@ -191,8 +191,7 @@ def test_missing_queues_and_a_missing_segment(tmp_path: Path) -> None:
     assert (gap.offset, gap.length) == (4096, 4096)
 
 
-def test_a_killed_store_has_notes_but_no_errors(tmp_path: Path) -> None:
-    store = opened(tmp_path)
+def test_a_killed_store_has_notes_but_no_errors(store: MessageStore) -> None:
     for number in range(30):
         put(store, "Orders", 0, b"x" * number, b"KEYS\x01k\x02")
         store.pipeline.commit()
@@ -205,17 +204,14 @@ def test_a_killed_store_has_notes_but_no_errors(tmp_path: Path) -> None:
     assert (stats.messages, stats.clean, stats.queue_lag_bytes) == (30, False, 0)
 
 
-def test_a_store_in_use_can_be_read_but_not_changed(tmp_path: Path) -> None:
-    store = opened(tmp_path)
-    put(store, "Orders", 0, b"x")
-    flush(store)
+def test_a_store_in_use_can_be_read_but_not_changed(store: MessageStore) -> None:
+    put_synced(store, "Orders", 0, b"x")
     report = checked(store.config)
     assert report.in_use
     assert not report.errors
     with pytest.raises(StoreLocked):
         remake(store.config, ManualClock())
-    put(store, "Orders", 0, b"y")
-    flush(store)
+    put_synced(store, "Orders", 0, b"y")
     assert [m.body for m in drain(store, "Orders", 0)] == [b"x", b"y"]
 
 
@@ -226,8 +222,7 @@ def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_
     store.open()
     put(store, "Gone", 0, b"old" * 100)
     for _ in range(40):
-        put(store, "Stays", 0, b"x" * 400)
-        flush(store)
+        put_synced(store, "Stays", 0, b"x" * 400)
     complete(store.maintenance())
     files.expired = {segment.path.name for segment in store.log.segments[:3]}
     store.clean_expired()
@@ -246,7 +241,6 @@ def test_offsets_of_deleted_records_are_not_given_out_again_after_a_rebuild(tmp_
     assert again.offsets.min_offset("Stays", 0) == begin
     assert put(again, "Gone", 0, b"new")[0] == ends["Gone", 0]
     flush(again)
-    again.close()
 
 
 def test_what_a_dump_says(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mqspark.store.config import StoreConfig
 from mqspark.store.upkeep.compactduty import BUSY_MS, RETRY_MS, CompactDuty
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import RoomyFiles, checkpoint, clean, flush, opened, put
+from tests.support.store_tools import RoomyFiles, checkpoint, clean, opened, put_synced
 
 INTERVAL_MS = 15 * 60_000
 
@@ -131,14 +131,12 @@ def test_what_is_held_at_a_full_disk_is_said_once(caplog: pytest.LogCaptureFixtu
     assert "run the job compact" in line
 
 
-def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
-    clock = ManualClock()
+def test_no_segment_goes_before_it_is_compacted(tmp_path: Path, clock: ManualClock) -> None:
     files = RoomyFiles(clock)
     store = opened(tmp_path, clock, files, delete_when="", file_reserved_time=1)
     store.upkeep.compact_duty.topics = lambda: ["C"]
     for _ in range(100):
-        put(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
-        flush(store)
+        put_synced(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
     files.expired = {segment.path.name for segment in store.log.segments}
 
     def cleaned() -> int:
@@ -153,7 +151,6 @@ def test_no_segment_goes_before_it_is_compacted(tmp_path: Path) -> None:
     store.upkeep.compact_duty.topics = list  # its topic was deleted
     assert cleaned() > 2 * 4096
     assert store.upkeep.compact_duty.held_segments == 0
-    store.close()
 
 
 def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held(tmp_path: Path) -> None:
@@ -164,8 +161,7 @@ def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held
     )
     store.upkeep.compact_duty.topics = lambda: ["C"]
     for _ in range(100):
-        put(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
-        flush(store)
+        put_synced(store, "C", 0, b"x" * 300, b"KEYS\x01k\x02")
     files.used_percent = 95.0
 
     def cleaned() -> int:
@@ -187,11 +183,9 @@ def test_at_the_hard_mark_messages_are_refused_and_the_reason_names_what_is_held
     for _ in range(30):
         files.used_percent = 10.0
         store.condition.disk_full = None
-        put(store, "New", 0, b"x" * 300, b"KEYS\x01k\x02")
-        flush(store)
+        put_synced(store, "New", 0, b"x" * 300, b"KEYS\x01k\x02")
     files.used_percent = 95.0
     assert cleaned() > begin
-    store.close()
 
 
 def test_nothing_is_compacted_of_what_comes_after_a_cut() -> None:

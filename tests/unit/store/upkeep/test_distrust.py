@@ -6,7 +6,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from mqspark.store.disk.files import OsFiles
-from tests.support.store_tools import checkpoint, flush, make_store, put
+from tests.support.store_tools import checkpoint, make_store, put_synced
 
 
 class Noting(OsFiles):
@@ -27,8 +27,7 @@ def test_a_kill_leaves_either_what_led_to_the_repair_or_no_trust_in_the_checkpoi
     files = Noting()
     store = make_store(tmp_path, files=files)
     store.open()
-    put(store, "T", 0, b"x")
-    flush(store)
+    put_synced(store, "T", 0, b"x")
     checkpoint(store)
     assert store.paths.ends.exists()
     files.touched.clear()

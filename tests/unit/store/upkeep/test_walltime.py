@@ -11,15 +11,7 @@ from mqspark.store import MessageStore
 from mqspark.store.disk.retention import OldSegment
 from mqspark.store.upkeep.walltime import STEP_MS, WAIT_MS, WallTime
 from tests.support.clocks import ManualClock
-from tests.support.store_tools import (
-    QuickFiles,
-    RoomyFiles,
-    checkpoint,
-    crash,
-    flush,
-    make_store,
-    put,
-)
+from tests.support.store_tools import QuickFiles, RoomyFiles, checkpoint, crash, make_store, put_synced
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 YEARS_MS = 70 * 365 * DAY_MS
@@ -44,8 +36,7 @@ def opened(root: Path, clock: ManualClock) -> MessageStore:
 def filled(root: Path, clock: ManualClock) -> MessageStore:
     store = opened(root, clock)
     for _ in range(60):
-        put(store, "T", 0, b"x" * 300)
-        flush(store)
+        put_synced(store, "T", 0, b"x" * 300)
     return store
 
 
@@ -86,7 +77,6 @@ def test_a_step_forward_deletes_nothing_for_a_day(
     assert rounds(store, clock) < count
     assert store.status.retention_problem is None
     assert "steady for a day" in caplog.text
-    store.close()
 
 
 def test_an_operator_may_say_that_the_time_is_right(tmp_path: Path, clock: ManualClock) -> None:
@@ -97,7 +87,6 @@ def test_an_operator_may_say_that_the_time_is_right(tmp_path: Path, clock: Manua
     store.clean_expired()
     assert store.status.retention_problem is None
     assert rounds(store, clock) < count
-    store.close()
 
 
 def test_a_full_disk_is_cleaned_all_the_same(tmp_path: Path, clock: ManualClock) -> None:
@@ -109,7 +98,6 @@ def test_a_full_disk_is_cleaned_all_the_same(tmp_path: Path, clock: ManualClock)
     store.config.disk_space_clean_forcibly_ratio = 80
     store.files.used_percent = 88
     assert rounds(store, clock) < count
-    store.close()
 
 
 def test_a_clock_that_is_set_right_again_is_trusted_at_once(tmp_path: Path, clock: ManualClock) -> None:
@@ -124,7 +112,6 @@ def test_a_clock_that_is_set_right_again_is_trusted_at_once(tmp_path: Path, cloc
         assert store.status.retention_problem is None
     clock.advance(73 * HOUR_MS)
     assert rounds(store, clock) < count, "time that really passed counts"
-    store.close()
 
 
 def test_a_clock_that_was_wrong_from_the_start_on(tmp_path: Path, clock: ManualClock) -> None:
@@ -139,7 +126,6 @@ def test_a_clock_that_was_wrong_from_the_start_on(tmp_path: Path, clock: ManualC
     clock.wall_ms += 20 * 365 * DAY_MS + HOUR_MS  # of the stop, which is no step
     assert rounds(store, clock) == count
     assert store.status.retention_problem is None
-    store.close()
 
 
 # --- the rule alone ---

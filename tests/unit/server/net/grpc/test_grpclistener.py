@@ -27,8 +27,6 @@ from mqspark_server.net.http2.http2frames import (
 from tests.unit.grpc_kit import Text, listener_of, method
 from tests.unit.http2_kit import BEGIN, Sent, data, frames_of, request, request_block
 
-pytestmark = pytest.mark.anyio
-
 HOST = "127.0.0.1"
 IDLE_S = 0.05
 

@@ -36,16 +36,7 @@ from mqspark_server.net.http2.http2frames import (
 )
 from mqspark_server.net.http2.http2streams import RequestEnded
 from mqspark_server.net.http2.requestheads import MAX_BLOCK_BYTES
-from tests.unit.http2_kit import (
-    REQUEST,
-    Bench,
-    continuation,
-    data,
-    request,
-    request_block,
-    settings,
-    u32,
-)
+from tests.unit.http2_kit import REQUEST, Bench, continuation, data, request, request_block, settings, u32
 
 Code = Http2Code
 OPENED = request(1)
@@ -106,9 +97,8 @@ FATAL = {
 
 
 @pytest.mark.parametrize("fault", FATAL)
-def test_what_ends_a_connection_is_told_by_its_code(fault: str) -> None:
+def test_what_ends_a_connection_is_told_by_its_code(bench: Bench, fault: str) -> None:
     code, said = FATAL[fault]
-    bench = Bench()
     with pytest.raises(Http2Error) as raised:
         bench.give(said)
     assert raised.value.code == code
@@ -185,9 +175,8 @@ RESETS = {
 
 
 @pytest.mark.parametrize("fault", RESETS)
-def test_what_one_stream_does_wrong_resets_it_alone(fault: str) -> None:
+def test_what_one_stream_does_wrong_resets_it_alone(bench: Bench, fault: str) -> None:
     code, said = RESETS[fault]
-    bench = Bench()
     events = bench.give(said)
     reset = [each for each in bench.sent() if each.kind == RST_STREAM]
     assert [(each.stream, each.number) for each in reset] == [(1, code)]
@@ -228,9 +217,8 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_what_serves_nothing_has_an_allowance(flood: str) -> None:
+def test_what_serves_nothing_has_an_allowance(bench: Bench, flood: str) -> None:
     cost, piece = FLOODS[flood]
-    bench = Bench()
     bench.open(1)
     most = BURST // cost - 3
     for _ in range(most):
@@ -241,8 +229,7 @@ def test_what_serves_nothing_has_an_allowance(flood: str) -> None:
     assert raised.value.code == Code.ENHANCE_YOUR_CALM
 
 
-def test_the_allowance_grows_with_time_and_with_answers() -> None:
-    bench = Bench()
+def test_the_allowance_grows_with_time_and_with_answers(bench: Bench) -> None:
     ping = frame(PING, 0, 0, bytes(8))
     bench.give(ping * (BURST - 10))
     bench.now += 1.0
@@ -263,9 +250,8 @@ def test_streams_that_settings_change_cost_more() -> None:
 
 
 @pytest.mark.parametrize("part", [b"", literal_block([("x-more", "v" * 200)]), bytes(8_000)])
-def test_a_block_that_goes_on_and_on_ends_the_connection(part: bytes) -> None:
+def test_a_block_that_goes_on_and_on_ends_the_connection(bench: Bench, part: bytes) -> None:
     """CVE-2024-27316"""
-    bench = Bench()
     bench.give(request(1, end_headers=False))
     with pytest.raises(Http2Error) as raised:
         bench.give(frame(CONTINUATION, 0, 1, part) * 20)
@@ -273,8 +259,7 @@ def test_a_block_that_goes_on_and_on_ends_the_connection(part: bytes) -> None:
     assert bench.connection.buffered_bytes <= MAX_BLOCK_BYTES + len(part)
 
 
-def test_late_frames_are_forgiven_for_so_many_streams() -> None:
-    bench = Bench()
+def test_late_frames_are_forgiven_for_so_many_streams(bench: Bench) -> None:
     for _ in range(MAX_LATE + 1):
         stream = bench.open(next(bench.streams))
         bench.connection.end_answer(stream, b"")
@@ -284,8 +269,7 @@ def test_late_frames_are_forgiven_for_so_many_streams() -> None:
         bench.give(data(3, b"too late"))
 
 
-def test_data_of_streams_that_are_gone_counts_for_the_connection() -> None:
-    bench = Bench()
+def test_data_of_streams_that_are_gone_counts_for_the_connection(bench: Bench) -> None:
     bench.connection.reset(bench.open(1), Code.CANCEL)
     count = CONNECTION_WINDOW_BYTES // 16_384 // 2
     bench.give(data(1, bytes(16_384)) * count)

@@ -137,8 +137,7 @@ def test_the_server_says_its_settings_first_and_acknowledges_the_peers() -> None
     ]
 
 
-def test_an_answer_is_head_data_and_trailers() -> None:
-    bench = Bench()
+def test_an_answer_is_head_data_and_trailers(bench: Bench) -> None:
     stream = bench.open(ended=True)
     bench.answer(stream, HEAD, b"answer", TRAILERS)
     head, body, trailers = bench.sent()
@@ -148,8 +147,7 @@ def test_an_answer_is_head_data_and_trailers() -> None:
     assert len(bench.connection) == 0
 
 
-def test_an_answer_to_a_request_that_has_not_ended_ends_it_and_what_is_late_is_dropped() -> None:
-    bench = Bench()
+def test_an_answer_to_a_request_that_has_not_ended_ends_it_and_what_is_late_is_dropped(bench: Bench) -> None:
     stream = bench.open()
     bench.connection.end_answer(stream, TRAILERS)
     assert [each.kind for each in bench.sent()] == [HEADERS, RST_STREAM]
@@ -160,8 +158,7 @@ def test_an_answer_to_a_request_that_has_not_ended_ends_it_and_what_is_late_is_d
     assert bench.sent() == []
 
 
-def test_trailers_end_a_request() -> None:
-    bench = Bench()
+def test_trailers_end_a_request(bench: Bench) -> None:
     bench.open()
     (event,) = bench.give(request(1, ended=True, block=literal_block([("x-trailer", "t")])))
     assert shown(event) == ("data", 1, b"", True)
@@ -173,8 +170,7 @@ def test_priorities_of_requests_are_read_over() -> None:
     assert isinstance(event, RequestBegun)
 
 
-def test_a_head_that_comes_again_is_the_same_object_until_the_table_changes() -> None:
-    bench = Bench()
+def test_a_head_that_comes_again_is_the_same_object_until_the_table_changes(bench: Bench) -> None:
 
     def head(stream: int, block: bytes) -> object:
         (event,) = bench.give(request(stream, ended=True, block=block))
@@ -191,8 +187,7 @@ def test_a_head_that_comes_again_is_the_same_object_until_the_table_changes() ->
     assert getattr(again, "fields", None) == {"a": "2"}
 
 
-def test_a_block_that_changes_the_size_of_the_table_does_so_each_time_it_comes() -> None:
-    bench = Bench()
+def test_a_block_that_changes_the_size_of_the_table_does_so_each_time_it_comes(bench: Bench) -> None:
     smaller, larger = bytes.fromhex("3f45838684"), bytes.fromhex("3fe11f838684")
     for stream, block in zip((1, 3, 5), (larger, smaller, larger), strict=True):
         bench.give(request(stream, ended=True, block=block))
@@ -202,8 +197,7 @@ def test_a_block_that_changes_the_size_of_the_table_does_so_each_time_it_comes()
     assert shown(event)[2] == ("/", {"a": "v" * 500})
 
 
-def test_fields_that_are_too_long_are_a_request_without_a_head() -> None:
-    bench = Bench()
+def test_fields_that_are_too_long_are_a_request_without_a_head(bench: Bench) -> None:
     block = (
         bytes.fromhex("838684") + b"\x40" + literal_block([("a", "v" * 4000)])[1:] + bytes((0x80 | 62,)) * 5
     )
@@ -255,8 +249,7 @@ def test_streams_that_wait_for_the_connection_take_turns() -> None:
     assert [each.stream for each in bench.sent()] == [3, 3]
 
 
-def test_a_window_may_become_negative() -> None:
-    bench = Bench()
+def test_a_window_may_become_negative(bench: Bench) -> None:
     stream = bench.open()
     bench.connection.send(stream, bytes(100))
     bench.give(settings(initial_window_size=50))
@@ -274,8 +267,7 @@ def test_large_data_goes_in_frames_that_the_peer_takes() -> None:
     assert [len(each.payload) for each in bench.sent()] == [20_000, 20_000, 5_000]
 
 
-def test_the_windows_of_the_peer_are_opened_as_it_is_read() -> None:
-    bench = Bench()
+def test_the_windows_of_the_peer_are_opened_as_it_is_read(bench: Bench) -> None:
     stream = bench.open()
     chunk = data(1, bytes(16_384))
     half = STREAM_WINDOW_BYTES // 16_384 // 2
@@ -293,8 +285,7 @@ def test_the_windows_of_the_peer_are_opened_as_it_is_read() -> None:
 # --- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_stops_says_so_then_refuses_what_comes() -> None:
-    bench = Bench()
+def test_a_server_that_stops_says_so_then_refuses_what_comes(bench: Bench) -> None:
     bench.open(1)
     bench.connection.announce_end()
     bench.open(3)
@@ -322,8 +313,7 @@ def test_more_streams_than_agreed_are_refused_and_their_fields_are_read() -> Non
     assert event.head.fields == {"a": "b"}
 
 
-def test_nothing_is_sent_for_a_stream_that_is_gone() -> None:
-    bench = Bench()
+def test_nothing_is_sent_for_a_stream_that_is_gone(bench: Bench) -> None:
     stream = bench.open()
     bench.give(u32(RST_STREAM, 1, Http2Code.CANCEL))
     bench.answer(stream, HEAD, b"answer", TRAILERS)
