@@ -103,7 +103,7 @@ class Connection:
         self._partial = bytearray()
         """An incomplete frame, or what it has behind ``_pieces``."""
         self._pieces: list[bytes | bytearray] = []
-        """The beginning of an incomplete frame, in pieces of at least LARGE_BODY_BYTES."""
+        """The beginning of an incomplete frame. Of two pieces one has at least LARGE_BODY_BYTES."""
         self._needed = PREFIX_BYTES
         self._rest: bytearray | None = None
         """A frame whose end is received in place (``rest``), complete up to ``_filled``."""

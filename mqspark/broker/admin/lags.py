@@ -140,6 +140,10 @@ class LagProcessor:
         texts = [b"["]
         size_bytes = done = 0
         for config in state.subscriptions:
+            done += 1
+            if done >= QUEUES_AT_ONCE:
+                done = 0
+                yield
             if config.consume_message_orderly != header.is_order and header.is_order:
                 continue
             texts.append(b"%b{%b:[" % (b"," if len(texts) > 1 else b"", encode_body(config.group_name)))
@@ -162,7 +166,6 @@ class LagProcessor:
                 if size_bytes > MAX_BODY_BYTES:
                     raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
             texts.append(b"]}")
-            done += 1
         texts.append(b"]")
         return (yield from ok_in_slices(command, body, members={"consumeStatsList": texts}))
 

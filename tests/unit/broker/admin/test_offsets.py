@@ -250,6 +250,17 @@ def test_progress_in_many_topics_of_few_queues_is_told_in_slices(
     assert most <= QUEUES_AT_ONCE + queues
 
 
+@pytest.mark.parametrize("is_order", ["false", "true"])
+def test_groups_without_offsets_are_told_in_slices(bench: Bench, is_order: str) -> None:
+    peer, groups, turns = bench.peer(), 10 * QUEUES_AT_ONCE, 0
+    for number in range(groups):
+        group(peer, f"CG-{number}")
+    peer.give(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": is_order})
+    while bench.broker.work():
+        turns += 1
+    assert turns >= groups // QUEUES_AT_ONCE - 1  # the first slice is done at once
+
+
 def test_topic_and_consumer_statistics(bench: Bench, peer: Peer) -> None:
     for _ in range(5):
         peer.ask(SEND, send_ext(), b"a")
