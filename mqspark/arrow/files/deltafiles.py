@@ -7,6 +7,7 @@ messages.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import urllib.parse
@@ -51,7 +52,7 @@ class DeltaTable:
 
 
 def delta_table(url: str) -> DeltaTable:
-    """Raises MQError for a table of another kind."""
+    """Raises MQError for a table of another kind, and for a log that lacks a commit."""
     log = join(url, "_delta_log")
     found = names(log)
     commits = sorted((int(match[1]), match[0]) for name in found if (match := COMMIT.fullmatch(name)))
@@ -70,9 +71,9 @@ def delta_table(url: str) -> DeltaTable:
                 _take_checkpoint(join(log, part), live, transactions)
             break
     following = [name for version, name in commits if version > start]
-    if following and int(following[0][:20]) != start + 1:
-        raise MQError(f"archive: the log of {url} has no version {start + 1}")
-    for name in following:
+    for version, name in enumerate(following, start + 1):
+        if int(name[:20]) != version:
+            raise MQError(f"archive: the log of {url} has no version {version}")
         for line in read_bytes(join(log, name), MAX_COMMIT_BYTES).splitlines():
             action = json.loads(line)
             if "protocol" in action:
@@ -83,8 +84,7 @@ def delta_table(url: str) -> DeltaTable:
                 live.pop(action["remove"]["path"], None)
             elif "txn" in action:
                 transactions[action["txn"]["appId"]] = int(action["txn"]["version"])
-    version = int(following[-1][:20]) if following else start
-    return DeltaTable([_file(url, live[path]) for path in sorted(live)], transactions, version)
+    return DeltaTable([_file(url, live[path]) for path in sorted(live)], transactions, start + len(following))
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def opened_parquet(file: DeltaFile) -> Iterator[pq.ParquetFile]:
     """A file of a table: the one that the table's log describes, and the checksums of its pages are compared.
 
     Raises StoreCorrupt for another one, for one that is not Parquet, and when a page cannot be decoded; OSError when it
-    cannot be read, or a checksum is wrong."""
+    cannot be read, memory is short or a checksum is wrong."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -107,6 +107,8 @@ def opened_parquet(file: DeltaFile) -> Iterator[pq.ParquetFile]:
                     offset=0,
                 )
             yield parquet
+    except pa.ArrowMemoryError as error:
+        raise OSError(errno.ENOMEM, str(error)[:200], file.url) from None
     except pa.ArrowException as error:
         raise StoreCorrupt(f"{file.url} is damaged: {str(error)[:200]}", path=file.url, offset=0) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import subprocess
@@ -20,6 +21,7 @@ from fsspec import AbstractFileSystem
 from mqspark.arrow.cluster.history import Archive, Manifest, application, plan_archive, read_archive
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.files import locations
+from mqspark.arrow.files.deltafiles import delta_table, opened_parquet
 from mqspark.errors import MQError
 from mqspark.message import MessageQueue
 from mqspark.record.record import decode_records
@@ -379,6 +381,15 @@ def test_what_storage_does_not_list_yet_or_fails_to_read_is_no_gap(
     spell.failing = staticmethod(lambda path: name in path and name.endswith("parquet"))
     with pytest.raises((MQError, OSError)):
         read(f"lying://{written}", tmp_path / "cache")
+
+
+def test_lack_of_memory_is_no_damage(written: Path) -> None:
+    with (
+        pytest.raises(OSError, match="realloc") as caught,
+        opened_parquet(delta_table(str(written)).files[0]),
+    ):
+        raise pa.ArrowMemoryError("realloc of size 64 failed")
+    assert caught.value.errno == errno.ENOMEM
 
 
 def test_an_older_list_than_the_last_one_changes_nothing(

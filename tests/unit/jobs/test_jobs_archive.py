@@ -199,6 +199,15 @@ def test_a_tables_log_with_and_without_a_checkpoint(tmp_path: Path) -> None:
         delta_table(str(tmp_path))
 
 
+def test_a_tables_log_that_lacks_a_commit_is_refused(tmp_path: Path) -> None:
+    for version in range(3):
+        commit(tmp_path, version, add(f"topic=A/{version}", "A"), {"txn": {"appId": "x", "version": version}})
+    assert delta_table(str(tmp_path)).version == 2
+    (tmp_path / f"_delta_log/{1:020d}.json").unlink()
+    with pytest.raises(MQError, match="has no version 1"):
+        delta_table(str(tmp_path))
+
+
 def test_a_table_of_a_later_kind_is_refused(tmp_path: Path) -> None:
     commit(tmp_path, 0, {"protocol": {"minReaderVersion": 3, "readerFeatures": ["deletionVectors"]}})
     with pytest.raises(MQError, match="needs a newer Delta reader"):
