@@ -19,6 +19,7 @@ Must not know commands, sockets or consumer groups.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Generator
 from pathlib import Path
 
@@ -173,6 +174,9 @@ class MessageStore:
             if self.condition.read_only is None:
                 if (indexer := self.data.indexer) is not None:
                     indexer.close(self.pipeline.visible_end, self.log.durable)
+                for queue in self.data.table.queues.values():
+                    with contextlib.suppress(OSError):  # the next start does it
+                        queue.mark_last_fillers()
                 checkpoints = self.upkeep.checkpoints
                 run_here(checkpoints.begin())
                 if checkpoints.current.position < self.log.durable:

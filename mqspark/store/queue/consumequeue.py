@@ -19,6 +19,7 @@ Facts: docs/rocketmq/store.md#consumequeue.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import os
 import struct
@@ -72,8 +73,8 @@ class ConsumeQueue:
     """One queue. ``max_offset``: end of what consumers may see. ``next_offset``: offset of the next put."""
 
     __slots__ = (
-        "_directory", "_entry_bytes", "_file_bytes", "_has_last_fillers", "_table", "_tail", "_tail_at",
-        "_tail_end", "_tail_path", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key",
+        "_directory", "_entry_bytes", "_file_bytes", "_has_last_fillers", "_plain_again", "_table", "_tail",
+        "_tail_at", "_tail_end", "_tail_path", "entries", "ext", "ext_out", "file_starts", "is_schedule", "key",
         "max_offset", "min_offset", "next_offset", "overhead_bytes", "queue_id", "record_magic", "reserved_end",
         "tail_used", "topic", "topic_field",
     )  # fmt: skip
@@ -103,7 +104,9 @@ class ConsumeQueue:
         self._tail_path = ""
         self.tail_used = False
         self._has_last_fillers = False
-        """Whether LAST_FILLERs may be at its end. They become plain ones before an entry follows them."""
+        """Whether it may end with fillers. LAST_FILLERs become plain ones before an entry follows them."""
+        self._plain_again: tuple[str, ...] = ()
+        """Files in which LAST_FILLERs became plain ones, which may not be on disk yet."""
         self.file_starts: list[int] = []
         """Starts of the files in bytes of the queue's space, ascending."""
         self.min_offset = 0
@@ -245,11 +248,12 @@ class ConsumeQueue:
 
     def _end_last_fillers(self) -> None:
         if self._has_last_fillers:
-            self._write_last_fillers(FILLER)
+            self._plain_again += tuple(self._write_last_fillers(FILLER))
             self._has_last_fillers = False  # not before: after an error this is repeated
 
-    def _write_last_fillers(self, filler: bytes) -> None:
-        """A queue without a real entry keeps plain ones: they say where it begins."""
+    def _write_last_fillers(self, filler: bytes) -> list[str]:
+        """Returns the files that this changes. A queue without a real entry keeps plain ones: they say where it
+        begins."""
         end, parts = self.max_offset, list[tuple[int, int]]()
         has_real = False
         while self.file_starts and end > self.first_file_offset and not has_real:
@@ -262,10 +266,11 @@ class ConsumeQueue:
             first = low + int(others[-1]) + 1 if has_real else low
             parts.append((first, end - first))
             end = low
-        wanted = filler if has_real else FILLER
+        wanted, changed = filler if has_real else FILLER, list[str]()
         for first, count in parts:
             if (self.read(first, count)["position"] != ENTRY.unpack(wanted)[0]).any():
-                self._overwrite(first, wanted * count)
+                changed.append(self._overwrite(first, wanted * count))
+        return changed
 
     # --- read -----------------------------------------------------------------------------------------------
 
@@ -352,11 +357,27 @@ class ConsumeQueue:
 
     def replace(self, offset: int, entry: bytes) -> None:
         """Overwrite an existing entry. Raises OSError."""
-        self._end_last_fillers()
+        self.settle_last_fillers()
         self._overwrite(offset, entry)
+        self._has_last_fillers = self._entry_bytes == ENTRY_BYTES  # those behind it are the last ones again
 
-    def _overwrite(self, offset: int, entries: bytes) -> None:
-        """Write entries in the place of existing ones of one file."""
+    def settle_last_fillers(self) -> None:
+        """Make its LAST_FILLERs plain ones on disk, before an entry follows them that no start writes again: what a
+        checkpoint has passed. Other entries are written again after a power cut, and the fillers before them with them.
+        Blocking. Raises OSError."""
+        self._end_last_fillers()
+        files = self._table.files
+        while self._plain_again:
+            with contextlib.suppress(FileNotFoundError):  # retention removed it since
+                fd = files.open(self._plain_again[-1])
+                try:
+                    files.sync(fd)
+                finally:
+                    files.close(fd)
+            self._plain_again = self._plain_again[:-1]
+
+    def _overwrite(self, offset: int, entries: bytes) -> str:
+        """Write entries in the place of existing ones of one file, which is returned."""
         position = offset * self._entry_bytes
         start = position - position % self._file_bytes
         path = self._path(start)
@@ -366,6 +387,7 @@ class ConsumeQueue:
         finally:
             self._table.files.close(fd)
         self._table.dirty_files.add(path)
+        return path
 
     def next_existing_offset(self, offset: int) -> int:
         """Start of the next file, for an offset whose file is missing."""
@@ -611,6 +633,8 @@ class ConsumeQueue:
 
     def set_end(self, offset: int) -> None:
         """Continue at ``offset``. Entries from there on will be overwritten, or ``clear_tail`` clears them."""
+        if offset < self.max_offset:
+            self._has_last_fillers = self._entry_bytes == ENTRY_BYTES  # plain ones may be the last again
         self.max_offset = self.next_offset = self.reserved_end = offset
         self._tail_end = -1
         self.min_offset = min(self.min_offset, offset)

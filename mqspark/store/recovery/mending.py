@@ -259,6 +259,7 @@ class LogMender:
                     queue.replace(offset, entry)
             elif queue.next_offset == queue.max_offset and offset - queue.max_offset < MAX_GAP:
                 missing = offset - queue.max_offset
+                queue.settle_last_fillers()
                 queue.reserve(missing + 1)
                 queue.settle(FILLER * missing + entry)
 

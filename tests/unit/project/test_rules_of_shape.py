@@ -19,6 +19,7 @@ WITH_MORE = {
     "Stats": "one field a figure",
     "BrokerState": "one field a table that processors share",
     "Healing": "one field a step of the way from damage to healed bytes",
+    "ConsumeQueue": "one field a fact that each append reads",
     "TimerService": "the wheel, its log and its clock move together",
     "ArchivedMessages": "one field a kind of fetch that is under way",
     "ControlledApp": "one field a part of a broker that a controller starts and stops",

@@ -151,6 +151,34 @@ def test_a_filler_that_is_healed_makes_those_before_it_plain(tmp_path: Path) -> 
     assert all_entries(tmp_path, 0, 5) == [packed(0), FILLER, packed(700), FILLER, packed(900)]
 
 
+def test_fillers_that_end_a_queue_again_are_marked(tmp_path: Path) -> None:
+    """A record behind them was in doubt, or cut back; or one before them was healed."""
+    queue = queue_of(tmp_path, [0, FILLED, FILLED, 300])
+    queue.set_end(queue.locate_end(None)[0])
+    queue.set_end(3)
+    queue.mark_last_fillers()
+    assert all_entries(tmp_path, 0, 3) == [packed(0), LAST_FILLER, LAST_FILLER]
+    queue.replace(1, packed(100))
+    queue.mark_last_fillers()
+    assert all_entries(tmp_path, 0, 3) == [packed(0), packed(100), LAST_FILLER]
+
+
+def test_a_clean_stop_marks_what_was_healed_meanwhile(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    positions = [put(store, "T", 0, b"x")[1] for _ in range(3)]
+    flush(store)
+    queue = store.table.queues["T", 0]
+    right = queue.packed_entry(1)
+    for offset in (1, 2):
+        queue.replace(offset, FILLER)
+    assert right is not None
+    queue.replace(1, right)
+    store.close()
+    data = (store.data.paths.consume_queue / "T" / "0" / f"{0:020d}").read_bytes()[: 3 * ENTRY_BYTES]
+    assert data[ENTRY_BYTES:] == right + LAST_FILLER
+    assert ENTRY.unpack_from(data)[0] == positions[0]
+
+
 def test_a_queue_of_fillers_alone_keeps_them(tmp_path: Path) -> None:
     """They say where it begins."""
     queue_of(tmp_path, [FILLED, FILLED], first=3)
