@@ -175,8 +175,9 @@ class UnmapJob(PreparedJob):
         for _ in self._slices:
             continue
         for maps in self._unmapped:
-            while maps:
-                maps.pop()
+            with contextlib.suppress(IndexError):  # the loop's thread may free them, too
+                while True:
+                    maps.pop()
 
     def done(self, error: BaseException | None = None) -> None:
         """Nothing to finish, and nobody waits."""

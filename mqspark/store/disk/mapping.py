@@ -21,6 +21,8 @@ from mqspark.store.disk.files import FileLayer, StrPath
 
 _CANNOT_MAP = frozenset((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENODEV))
 _UNLIMITED = 1 << 62
+_LIMITED_BELOW = _UNLIMITED // 2
+"""A half of what has no limit has none either."""
 _SHARE = 4
 """Divisor of a limited address space: maps take this part of it."""
 
@@ -76,6 +78,12 @@ class MapBudget:
         self.unmapped: list[object] = []
         """Maps that are used no more and not counted, for a job to free (``UnmapJob``)."""
 
+    def free_unmapped(self) -> bool:
+        """Free at once what waits for a job. Returns whether there was anything."""
+        found = bool(self.unmapped)
+        self.unmapped.clear()
+        return found
+
     def halves(self) -> tuple[MapBudget, MapBudget]:
         """Split the budget in two, so that two kinds of files cannot displace each other."""
         half = max(1, self.limit_bytes // 2)
@@ -103,12 +111,14 @@ def try_map(
                 if not 0 < size <= budget.limit_bytes:
                     return None
                 if budget.used_bytes + size <= budget.limit_bytes:
+                    if budget.limit_bytes < _LIMITED_BELOW:
+                        budget.free_unmapped()  # it is not counted, but takes address space until a job comes by
                     mapping = files.map_write(fd, size) if write else files.map_read(fd, size)
-                    budget.used_bytes += size
                     if scattered:
                         # With read-ahead, the first access reads as much as the device's read-ahead setting,
                         # even of a hole. With a setting of megabytes that takes milliseconds.
                         mapping.madvise(MADV_RANDOM)
+                    budget.used_bytes += size
                     return mapping
             finally:
                 files.close(fd)
@@ -117,5 +127,7 @@ def try_map(
         except OSError as error:
             if error.errno not in _CANNOT_MAP:
                 raise
+            if budget.free_unmapped():
+                continue
         if not evict():
             return None

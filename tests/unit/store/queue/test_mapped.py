@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from mmap import PROT_READ, mmap
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +115,55 @@ def test_an_idle_file_that_was_read_is_mapped_again_to_be_written(
     read(maps, paths[3])
     maps.clear()
     assert (len(maps), budget.used_bytes) == (0, 0)
+
+
+def test_maps_that_wait_to_be_freed_are_gone_before_a_limit_counts_another(
+    maps: MappedFiles, budget: MapBudget, paths: list[str]
+) -> None:
+    """They are not counted, and take address space."""
+    read(maps, paths[0])
+    drop_idle(maps)
+    drop_idle(maps)
+    assert len(budget.unmapped) == 1
+    read(maps, paths[1])
+    assert (budget.unmapped, budget.used_bytes) == ([], 4)
+
+
+class ShortFiles(OsFiles):
+    """As many maps as there may be."""
+
+    shortages = 0
+
+    def map_read(self, fd: int, length: int) -> mmap:
+        if self.shortages:
+            self.shortages -= 1
+            raise OSError(errno.EMFILE, "too many files")
+        return super().map_read(fd, length)
+
+
+def test_maps_that_wait_to_be_freed_go_before_those_in_use(paths: list[str]) -> None:
+    files, budget = ShortFiles(), MapBudget(1 << 62)
+    maps = MappedFiles(files, 3, ENTRY, budget)
+    read(maps, paths[0])
+    drop_idle(maps)
+    drop_idle(maps)
+    read(maps, paths[1])
+    assert len(budget.unmapped) == 1, "without a limit the job frees it"
+    files.shortages = 1
+    read(maps, paths[2])
+    assert (len(maps), budget.unmapped, budget.used_bytes) == (2, [], 8)
+    files.shortages = 1
+    read(maps, paths[3])
+    assert (len(maps), budget.used_bytes) == (2, 8), "nothing waits: the least recently used goes"
+
+
+def test_a_map_that_could_not_be_advised_is_not_counted(
+    maps: MappedFiles, budget: MapBudget, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Map(mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EAGAIN, "no memory")
+
+    monkeypatch.setattr(OsFiles, "map_read", lambda _, fd, length: Map(fd, length, prot=PROT_READ))
+    read(maps, paths[0])
+    assert (len(maps), budget.used_bytes) == (0, 0), "it was copied"
