@@ -56,6 +56,8 @@ MAX_TIMEOUT_FACTOR = 10
 """A broker may ask for a timeout of up to this multiple of brokerExpiryTimeout."""
 _PERM_BITS = 0xF
 TOPICS_A_SLICE = 256
+LONGEST_PERIOD_MS = 60_000
+"""The longest time between two registrations of a broker (BrokerController)."""
 PAGES_A_SLICE = 4
 """Pages of names that a list of topics looks at in one slice: up to 2,048 topics."""
 _UNKNOWN_VERSION = DataVersion(state_version=-1, timestamp=-1, counter=-1)
@@ -103,6 +105,13 @@ class LiveBroker:
     ha_address: str
     timeout_ms: int
     last_seen_ms: int
+    """The last sign of life from the host that registered it."""
+    vouched_ms: int = 0
+    """The last one from another host."""
+
+    def last_sign_ms(self, most_ms: int) -> int:
+        """The last sign of life. One from another host counts for ``most_ms`` after the last one from its own."""
+        return max(self.last_seen_ms, min(self.vouched_ms, self.last_seen_ms + most_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +198,7 @@ class RouteTable:
         if previous is not None and previous.identity.name != broker.name:
             # Nobody else would ever take its former name out of routes.
             self._give_up(previous, session)
+            _log_taken(broker, previous, session)
             previous = None
         elif previous is not None:
             self._check_gone(previous, session)
@@ -404,11 +414,17 @@ class RouteTable:
         return True
 
     def refresh(self, cluster: str, address: str, session: Session) -> None:
-        """Handle a heartbeat (904) or a version query (322). An unknown broker stays unknown. Nobody speaks for one
-        that is connected from another host: once gone, it would stay in routes, and in the way of its successor."""
+        """Handle a heartbeat (904) or a version query (322). An unknown broker stays unknown. A broker's heartbeats may
+        come from another host than its registrations, by NAT or a second interface, and keep it in routes until it
+        should have registered again. Longer they do not, and they keep no successor away: anybody can send them."""
         live = self._live.get((cluster, address))
-        if live is not None and _is_from(live, session):
-            live.last_seen_ms = self._clock.monotonic_ms()
+        if live is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if _is_from(live, session):
+            live.last_seen_ms = now_ms
+        else:
+            live.vouched_ms = now_ms
 
     def leave(self, broker: BrokerIdentity, session: Session) -> None:
         """Unregister a broker at its own request. Raises Refusal when it is alive on another host."""
@@ -492,7 +508,11 @@ class RouteTable:
     def expire(self) -> list[LiveBroker]:
         """Unregister the brokers that were silent for longer than their timeout."""
         now_ms = self._clock.monotonic_ms()
-        silent = [live for live in self._live.values() if live.last_seen_ms + live.timeout_ms < now_ms]
+        # A registration from elsewhere is refused until its own connection was silent for long enough.
+        most_ms = self._config.broker_takeover_silence + LONGEST_PERIOD_MS
+        silent = [
+            live for live in self._live.values() if live.last_sign_ms(most_ms) + live.timeout_ms < now_ms
+        ]
         for live in silent:
             self.unregister(live.identity)
         return silent
@@ -726,6 +746,17 @@ def _is_from(live: LiveBroker, session: Session | None) -> bool:
 
 def _host(session: Session | None) -> str | None:
     return None if session is None else session.peer.rpartition(":")[0]
+
+
+def _log_taken(broker: BrokerIdentity, former: LiveBroker, session: Session | None) -> None:
+    _log.warning(
+        "broker %s has registered from %s at %s, the address of broker %s, which is in no route any more: if"
+        " both are alive they take turns, and need addresses of their own (brokerIP1, listenPort)",
+        printable(broker.name, 80),
+        "nowhere" if session is None else session.peer,
+        broker.address,
+        printable(former.identity.name, 80),
+    )
 
 
 def _refusal(remark: str) -> Refusal:

@@ -89,10 +89,12 @@ def register(
     counter: int = 1,
     compress: bool = False,
     body: bytes | None = None,
+    **ext: str,
 ) -> Command:
     if body is None:
         body = encode_register_body(wrapped(topics, counter), compress=compress)
-    return ask(peer, RequestCode.REGISTER_BROKER, identity(name, address, broker_id, cluster), body)
+    header = {**identity(name, address, broker_id, cluster), **ext}
+    return ask(peer, RequestCode.REGISTER_BROKER, header, body)
 
 
 def route(peer: Peer, topic: str) -> TopicRouteData | None:
@@ -413,15 +415,67 @@ def test_another_address_does_not_take_the_place_of_a_live_broker() -> None:
     assert register(forger, plain("orders", "bills"), address="10.6.6.6:10911").code == 0
 
 
+def test_a_broker_whose_heartbeats_come_from_a_second_address_stays_in_routes() -> None:
+    """It has a connection for its heartbeats, which NAT gives another address, and asks for a timeout of 10 s."""
+    core, clock, honest = owner()
+    assert register(honest, plain("orders", "bills"), counter=2, heartbeatTimeoutMillis="10000").code == 0
+    beats = peer_from(core, "10.0.0.77", 3)
+    for second in range(1, 200):
+        clock.advance(1_000)
+        code = (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION)[second % 2]
+        assert ask(beats, code, identity("b-a", "10.0.0.1:10911")).code == 0
+        if second % 30 == 0:
+            registered = register(honest, plain("orders", "bills"), counter=2, heartbeatTimeoutMillis="10000")
+            assert registered.code == 0
+        core.tick()
+        assert route(honest, "orders") is not None, f"after {second} s"
+
+
+def test_a_broker_that_reconnects_from_a_second_address_stays_in_routes() -> None:
+    """Nobody has told the name server that the first connection is dead."""
+    core, clock, honest = owner()
+    assert register(honest, plain("orders", "bills"), counter=2, heartbeatTimeoutMillis="10000").code == 0
+    moved = peer_from(core, "10.0.0.77", 3)
+    for second in range(1, 200):
+        clock.advance(1_000)
+        assert ask(moved, RequestCode.BROKER_HEARTBEAT, identity("b-a", "10.0.0.1:10911")).code == 0
+        if second % 30 == 0:
+            answer = register(moved, plain("orders", "bills"), counter=2, heartbeatTimeoutMillis="10000")
+            assert answer.code == (0 if second >= 45 else ResponseCode.SYSTEM_ERROR)
+        core.tick()
+        assert route(moved, "orders") is not None, f"after {second} s"
+
+
+def test_two_brokers_that_share_an_address_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    core, _, honest = owner()
+    assert register(honest, plain("logs", "bills"), name="b-b").code == 0
+    assert (
+        "broker b-b has registered from 10.0.0.1:40002 at 10.0.0.1:10911, the address of broker b-a"
+        in caplog.text
+    )
+    assert core.routes.data_version("c1", "10.0.0.1:10911") is not None
+
+
 def test_nobody_on_another_host_keeps_a_broker_alive() -> None:
-    core, clock, _ = owner()
+    core, clock, honest = owner()
+    assert register(honest, plain("orders", "bills"), counter=2, heartbeatTimeoutMillis="10000").code == 0
     forger = peer_from(core, "10.6.6.6", 3)
-    for _ in range(9):
-        clock.advance(5_000)
-        for code in (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION):
-            assert ask(forger, code, identity("b-a", "10.0.0.1:10911")).code == 0
+
+    def forge(seconds: int) -> None:
+        for _ in range(seconds // 5):
+            clock.advance(5_000)
+            for code in (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION):
+                assert ask(forger, code, identity("b-a", "10.0.0.1:10911")).code == 0
+            core.tick()
+
+    forge(45)
     successor = peer_from(core, "10.0.0.2", 4)
     assert register(successor, plain("orders", "bills"), address="10.0.0.2:10911").code == 0
+    core, clock, honest = owner()
+    assert register(honest, plain("orders", "bills"), counter=2, heartbeatTimeoutMillis="10000").code == 0
+    forger = peer_from(core, "10.6.6.6", 3)
+    forge(120)
+    assert route(forger, "orders") is None, "nor in routes"
 
 
 def test_a_broker_that_has_gone_may_come_back_from_elsewhere() -> None:
