@@ -10,9 +10,11 @@ from typing import Any
 
 from mqspark.base.bounded import CONTAINER_BYTES, BoundedMap, Ledger, text_bytes
 from mqspark.base.config import Bound
-from mqspark.base.logs import printable
+from mqspark.base.logs import printable, sparing
 from mqspark.base.names import ID, sound_only
 from mqspark.protocol import fastjson
+from mqspark.protocol.codes import ResponseCode
+from mqspark.protocol.dispatch import Refusal
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """Namespace of ordered topics: topic → ``brokerName:queues;…``."""
@@ -21,6 +23,11 @@ MAX_KV_BYTES = 32 << 20
 MAX_NAMESPACE_BYTES = 4 << 20
 """Limit of a namespace as JSON: one answer has it, and every broker gets ORDER_TOPICS whenever it registers. With an
 answer that is longer than a frame its connection would end, and its routes with it."""
+MAX_ANSWERED_BYTES = 15 << 20
+"""A longer namespace, of a file that was not written here, stays in the table and is in no answer: a frame has room for
+16 MiB."""
+
+_log = sparing(__name__, lines=20)
 
 
 class _Namespace:
@@ -64,8 +71,14 @@ class KVConfig:
         return _Namespace(self._table.inner_map(0, text_bytes))
 
     def get(self, namespace: str, key: str) -> str | None:
+        """Raises Refusal for a value that no answer has room for."""
         found = self._table.get(namespace)
-        return None if found is None else found.entries.get(key)
+        value = None if found is None else found.entries.get(key)
+        if found is not None and found.json_bytes > MAX_ANSWERED_BYTES:
+            _check_length(
+                f"the value of {printable(key, 80)} in namespace", namespace, _json_bytes(key, value)
+            )
+        return value
 
     def delete(self, namespace: str, key: str) -> None:
         found = self._table.get(namespace)
@@ -74,9 +87,12 @@ class KVConfig:
             self.generation += 1
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """A copy of a namespace; None when it never had a key."""
+        """A copy of a namespace; None when it never had a key. Raises Refusal when no answer has room for it."""
         found = self._table.get(namespace)
-        return None if found is None else dict(found.entries)
+        if found is None:
+            return None
+        _check_length("namespace", namespace, found.json_bytes)
+        return dict(found.entries)
 
     def __iter__(self) -> Iterator[tuple[str, str, str]]:
         """Namespace, key and value of each entry."""
@@ -104,6 +120,10 @@ class KVConfig:
             self._table.keep(namespace, made)
             made.entries.refill(entries)
             made.json_bytes = sum(_json_bytes(*entry) for entry in entries.items())
+            try:
+                _check_length("namespace", namespace, made.json_bytes)
+            except Refusal as problem:
+                _log.error("the key-value table: %s", problem)
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A function that encodes a copy of the table."""
@@ -111,6 +131,15 @@ class KVConfig:
             "configTable": {namespace: dict(found.entries) for namespace, found in self._table.items()}
         }
         return lambda: [fastjson.dumps_pretty(document).encode()]
+
+
+def _check_length(what: str, namespace: str, json_bytes: int) -> None:
+    if json_bytes > MAX_ANSWERED_BYTES:
+        remark = (
+            f"{what} {printable(namespace, 80)} has {json_bytes} bytes as JSON, and an answer has room for"
+            f" {MAX_ANSWERED_BYTES}: delete keys of it"
+        )
+        raise Refusal(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _json_bytes(key: str, value: str | None) -> int:

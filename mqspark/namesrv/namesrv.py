@@ -7,6 +7,7 @@ key-value table.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -297,7 +298,8 @@ class NameServer:
                 f"No topic route info in name server for the topic: {topic}{FAQ}",
             )
         if self.config.order_message_enable:
-            route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
+            with contextlib.suppress(Refusal):  # the log says that it is too long
+                route.order_topic_conf = self.kv.get(ORDER_TOPICS, topic)
         if zone:
             keep_zone(route, zone)
         return encode_body(route)
@@ -354,9 +356,9 @@ class NameServer:
         self._sweep()
         ordered_topics = b""
         if self.config.return_order_topic_config_to_broker:
-            ordered = self.kv.namespace(ORDER_TOPICS)
-            if ordered:
-                ordered_topics = encode_body(KVTable(table=ordered))
+            with contextlib.suppress(Refusal):  # the log says that it is too long
+                if ordered := self.kv.namespace(ORDER_TOPICS):
+                    ordered_topics = encode_body(KVTable(table=ordered))
         answer = RegisterBrokerResponseHeader(
             ha_server_addr=result.ha_address, master_addr=result.master_address
         )

@@ -4,9 +4,11 @@ routes with numbers that take clients down.
 
 from __future__ import annotations
 
+import json
 import re
 import tracemalloc
 import zlib
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -302,6 +304,35 @@ def test_a_namespace_fits_into_an_answer(letter: str) -> None:
     body = register(peer, plain("orders", "bills")).body
     assert decode_body(KVTable, body).table == {"k0": "short"}
     validate(core.kv.ledger)
+
+
+def test_a_key_value_file_longer_than_a_frame_ends_no_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another name server has written it: here a namespace has a limit."""
+    path = tmp_path / "kv.json"
+    long = {f"k{n}": "v" * (1 << 20) for n in range(16)} | {"orders": "b-a:4"}
+    path.write_text(
+        json.dumps({"configTable": {ORDER_TOPICS: long, "other": {"k": "w" * (16 << 20), "s": "x"}}})
+    )
+    core, _, peer = namesrv_peer(NamesrvConfig(kv_config_path=str(path), order_message_enable=True))
+    assert caplog.text.count("bytes as JSON, and an answer has room for 15728640: delete keys of it") == 2
+    assert register(peer, plain("orders", "bills")).body == b""
+    found = route(peer, "orders")
+    assert found is not None
+    assert found.order_topic_conf == "b-a:4"
+    get = RequestCode.GET_KV_CONFIG
+    refused = [
+        ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_TOPICS}),
+        ask(peer, get, {"namespace": "other", "key": "k"}),
+    ]
+    for answer in refused:
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "delete keys of it" in (answer.remark or "")
+    assert ask(peer, get, {"namespace": "other", "key": "s"}).ext == {"value": "x"}
+    for number in range(2):
+        core.kv.delete(ORDER_TOPICS, f"k{number}")
+    assert ask(peer, RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_TOPICS}).code == 0
 
 
 def test_cached_routes_have_a_bound_in_bytes() -> None:
