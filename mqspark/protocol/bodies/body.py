@@ -150,7 +150,7 @@ def encode_in_slices(body: Body, members: Mapping[str, Sequence[bytes]] | None =
     for name, table in large.items():
         is_list = isinstance(table, list)
         add(comma + b'"' + name.encode() + (b'":[' if is_list else b'":{'))
-        comma = b""
+        comma = b","
         for text in _texts(table, _Portion()):
             add(text)
             yield

@@ -27,6 +27,8 @@ from mqspark.protocol.bodies.body import (
     to_document,
 )
 from mqspark.protocol.bodies.client_bodies import (
+    ConnectionInfo,
+    ConsumerConnection,
     HeartbeatData,
     ProducerInfo,
     ProducerTableInfo,
@@ -44,6 +46,7 @@ from mqspark.protocol.bodies.topic_bodies import (
     TopicRouteData,
 )
 from mqspark.protocol.servers.registration import decode_topic_line
+from mqspark.protocol.slices import finished
 from tests.support.frames import decode_register_body, encode_register_body, encode_topic_line
 from tests.support.protocol_classes import BODIES as BODIES_BY_NAME
 from tests.support.slices import sliced
@@ -330,3 +333,12 @@ def test_a_long_list_below_a_key_is_encoded_in_slices() -> None:
     assert decode_body(ProducerTableInfo, b"".join(pieces)).data == data
     assert slices > 2_600 // ENTRIES_AT_ONCE
     assert max(map(len, pieces)) < 2 * SLICE_BYTES
+
+
+def test_two_large_tables_of_one_body_are_encoded_in_slices() -> None:
+    body = ConsumerConnection(
+        connection_set=[ConnectionInfo(client_id=f"c{number}") for number in range(500)],
+        subscription_table={f"T{number}": SubscriptionData(topic=f"T{number}") for number in range(500)},
+    )
+    text = b"".join(finished(encode_in_slices(body)))
+    assert json.loads(text) == json.loads(encode_body(body))
