@@ -674,7 +674,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path, max_table_share_per_user=1)
     yield pair
     validate(pair.slave.broker)
-    pair.close()
 
 
 def test_acknowledgements_at_an_acting_slave(pair: Pair) -> None:

@@ -198,7 +198,7 @@ files, until the next sync: TimerLog._unsynced
 one such job at a time, with what was left for it since the last: CheckpointJob.* CleaningJob.* EndsBlock.* FlushJob.*
     IndexJob.* KernelSync.* Progress.* ReadAheadJob.* TimerFlush.* ZeroAheadJob.* _SaveJob.*
 # --- connections: their number and what each keeps is bounded by the server
-one frame; all of them together maxBufferedBytes: Connection._partial
+one frame; all of them together maxBufferedBytes: Connection._partial Connection._pieces
 requests of ours, of one turn: Outbound._out
 requests of ours: Outbound._pending
 maxConnections: MemoryBudget._held OpenSockets.by_address UnreadAnswers._blocked Handshakes._since
@@ -231,7 +231,7 @@ clients of the program: ClientInstance._members
 topics of the program: ClientInstance._fetching
 topics of the program; each route is judged: ClientInstance._routes
 brokers of those routes: ClientInstance._brokers
-one frame: Connection._partial
+one frame: Connection._partial Connection._pieces
 requests of ours that wait: Channel._pending
 requests of ours, until they are written: Channel._out
 brokers of routes; idle ones are closed: Remoting._channels
