@@ -264,7 +264,7 @@ class Users:
         try:
             document = msgspec.json.decode(text, type=_Document)
             users = {each.name: loaded(each) for each in document.users}
-            acls = {each.name: Acl(tuple(info.policy() for info in each.policies)) for each in document.acls}
+            acls = {each.name: _loaded_acl(each) for each in document.acls}
         except (ValueError, msgspec.MsgspecError, InvalidMessage) as error:
             raise ProtocolError(f"users cannot be read: {error}") from None
         if len(users) != len(document.users) or not acls.keys() <= users.keys():
@@ -329,6 +329,13 @@ class _SavedAcl(msgspec.Struct):
 class _Document(msgspec.Struct):
     users: list[_SavedUser]
     acls: list[_SavedAcl]
+
+
+def _loaded_acl(saved: _SavedAcl) -> Acl:
+    # Requests may leave both out; a file that lacks one would give other rights than were saved.
+    if any(not info.policy_type or info.entries is None for info in saved.policies):
+        raise InvalidMessage(f"a policy of {saved.name} lacks its type, or its entries")
+    return Acl(tuple(info.policy() for info in saved.policies))
 
 
 def acl_document(acl: Acl, wanted: Callable[[Entry], bool] = lambda entry: True) -> list[dict[str, object]]:

@@ -243,6 +243,11 @@ def test_what_cannot_be_the_users_of_a_server_is_not_taken_over(pair: Pair) -> N
         ({"users": [root], "acls": [acl]}, "policies have no user"),
         ({"users": [{**root, "name": "a/../b\n"}], "acls": []}, "illegal characters"),
         ({"users": [{**root, "type": "God"}], "acls": []}, "cannot be read"),
+        ({"users": [root], "acls": [{"name": "root", "policies": [{"entries": []}]}]}, "lacks its type"),
+        (
+            {"users": [root], "acls": [{"name": "root", "policies": [{"policyType": "Custom"}]}]},
+            "or its entries",
+        ),
         (
             {"users": [{**root, "name": f"u{number}"} for number in range(9_000)], "acls": []},
             "maxAuthTableBytes",
