@@ -93,9 +93,8 @@ class Collector:
         return share
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        if (
-            not self._is_loaded
-        ):  # what came right after the start, such as the pages, is part of the program, too
+        if not self._is_loaded:
+            # What came right after the start, such as the console's pages, is part of the program, too.
             self._is_loaded = True
             gc.freeze()
         if self.must_visit_all(self._busy_share()):
