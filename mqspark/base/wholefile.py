@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o666, backup: Path | None = None) -> None:
-    """``backup``: where the file goes that is there. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if backup is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(path, backup)
-    os.replace(temporary, path)
+    """``backup``: where the file goes that is there. When several replace a file at once, it is that of one of them.
+    Raises OSError."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if backup is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(path, backup)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     sync(path.parent)
 
 

@@ -6,8 +6,11 @@ secret: ``credentials_file`` names a file that does.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -84,13 +87,26 @@ def check_context(name: str, context: ClusterContext) -> None:
     parse_addresses(context.nameserver, key="nameserver", required=True)
 
 
-def save_contexts(contexts: Contexts) -> Path:
-    """Replace the whole file, which is returned, readable only by the user. Raises ConfigError, OSError."""
+@contextmanager
+def changed_contexts() -> Iterator[Contexts]:
+    """The contexts of the file, to change: they are saved at the end, unless an error is raised. Another command that
+    changes them waits. Raises ConfigError, OSError."""
+    path = contexts_path()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        contexts = load_contexts()
+        yield contexts
+        _save(path, contexts)
+    finally:
+        os.close(directory)
+
+
+def _save(path: Path, contexts: Contexts) -> None:
+    """Replace the whole file, readable only by the user."""
     import tomlkit
 
-    path = contexts_path()
     for name, context in contexts.contexts.items():
         check_context(name, context)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, tomlkit.dumps(msgspec.to_builtins(contexts), sort_keys=True).encode(), mode=0o600)
-    return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -360,7 +361,8 @@ def test_a_small_file_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.M
     fsync, replace = os.fsync, os.replace
 
     def noted_fsync(fd: int) -> None:
-        steps.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+        path = os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path)
+        steps.append(re.sub(r"\.[0-9a-f]{8}\.tmp", ".tmp", path))
         fsync(fd)
 
     def noted_replace(source: Path, target: Path) -> None:

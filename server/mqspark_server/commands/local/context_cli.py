@@ -14,7 +14,13 @@ from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.tls import tls_context
 from mqspark.errors import MQError
 from mqspark_server.commands.clustercommand import client_options, confirm, noun
-from mqspark_server.commands.contexts import ClusterContext, check_context, load_contexts, save_contexts
+from mqspark_server.commands.contexts import (
+    ClusterContext,
+    changed_contexts,
+    check_context,
+    contexts_path,
+    load_contexts,
+)
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns
 from mqspark_server.commands.parameters import MaybeName, Name, Option, Yes
 
@@ -53,7 +59,6 @@ def context_add(
     use: Annotated[bool, Option("Make it current. The first context always is.")],
 ) -> None:
     """Add a context, or replace the one of the same name. Its files must be there, its servers need not answer."""
-    known = load_contexts()
     added = ClusterContext(
         nameserver=nameserver,
         cluster=cluster,
@@ -67,11 +72,13 @@ def context_add(
     check_context(name, added)
     options = client_options({}, added, _PATIENCE_MS)
     tls_context(options.tls)
-    known.contexts[name] = added
-    if use or known.current is None:
-        known.current = name
-    path = save_contexts(known)
-    click.echo(f"saved context {name} in {path}" + (", now current" if known.current == name else ""))
+    with changed_contexts() as known:
+        known.contexts[name] = added
+        if use or known.current is None:
+            known.current = name
+    click.echo(
+        f"saved context {name} in {contexts_path()}" + (", now current" if known.current == name else "")
+    )
     if problem := asyncio.run(_problem(added, options)):
         click.echo(f"mqspark: {problem}; mqspark doctor --context {name} looks into it", err=True)
 
@@ -94,10 +101,9 @@ async def _problem(context: ClusterContext, options: ClientOptions) -> str | Non
 @context.command("use")
 def context_use(name: Name) -> None:
     """Make a context current."""
-    known = load_contexts()
-    known.get(name)
-    known.current = name
-    save_contexts(known)
+    with changed_contexts() as known:
+        known.get(name)
+        known.current = name
     click.echo(f"current context: {name}")
 
 
@@ -114,12 +120,12 @@ def context_show(name: MaybeName, output: OutputFormat) -> None:
 @context.command("remove")
 def context_remove(name: Name, yes: Yes) -> None:
     """Remove a context from the file."""
-    known = load_contexts()
-    known.get(name)
+    load_contexts().get(name)
     confirm(f"Remove the context {name}?", yes)
-    del known.contexts[name]
-    known.current = None if known.current == name else known.current
-    save_contexts(known)
+    with changed_contexts() as known:
+        known.get(name)
+        del known.contexts[name]
+        known.current = None if known.current == name else known.current
     click.echo(f"context {name} was removed")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -22,4 +23,6 @@ def test_a_plan_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with KeptPlan(TopicRemappingDetailWrapper(topic="T"), "plan"):
         assert (tmp_path / "plan").read_bytes()
-    assert synced == ["plan.tmp", tmp_path.name]
+    assert len(synced) == 2
+    assert re.fullmatch(r"plan\.[0-9a-f]{8}\.tmp", synced[0])
+    assert synced[1] == tmp_path.name
