@@ -17,6 +17,7 @@ from typing import Any
 
 from mqspark.auth.policies import AclPolicy, Action, Entry, Kind, PolicyType, Resource, Ruling
 from mqspark.auth.users import Users, UserType
+from mqspark.base.textfile import text_of
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, TableFull
 
 MAX_FILE_BYTES = 1 << 20
@@ -45,12 +46,8 @@ class PlainAccount:
 
 def read_accounts(data: bytes, source: str) -> list[PlainAccount]:
     """The accounts of a file. Raises ConfigError, which names the line but shows no value."""
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{source} is larger than {MAX_FILE_BYTES} bytes", key="plainAclPath")
-    try:
-        document = _PlainYaml(data.decode("utf-8"), source).document()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{source} is not UTF-8 text", key="plainAclPath") from None
+    text = text_of(data, source, MAX_FILE_BYTES, "plainAclPath")
+    document = _PlainYaml(text, source).document()
     accounts = document.get("accounts") or [] if isinstance(document, Mapping) else None
     if not isinstance(accounts, list):
         raise ConfigError(f"{source} has no list of accounts", key="plainAclPath")

@@ -5,6 +5,7 @@ Must not know what the file is for.
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 MAX_FILE_BYTES = 16 << 20
@@ -15,6 +16,8 @@ def check_pem(path: str | Path, *contents: str) -> None:
     """Raises ValueError for a file without one of ``contents``, OSError for one that cannot be read."""
     with open(path, "rb") as file:
         text = file.read(MAX_FILE_BYTES)
+    if text.startswith(codecs.BOM_UTF8):
+        raise ValueError("it begins with a byte order mark, which OpenSSL does not pass over")
     for each in contents:
         if each.upper().encode() + b"-----" not in text:
             raise ValueError(f"there is no {each} (PEM) in it")

@@ -22,6 +22,7 @@ from mqspark.auth.authority import Authority
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.plainacl import MAX_FILE_BYTES, PlainAccount, read_accounts
 from mqspark.base.clock import Clock
+from mqspark.base.textfile import text_of
 from mqspark.errors import ConfigError, ProtocolError
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles, give_to_owner
@@ -34,6 +35,7 @@ KEY_VARIABLE = "MQSPARK_AUTH_KEY"
 KEY_BYTES = 32
 _NONCE_BYTES = 12
 _OTHERS = 0o077
+_MAX_KEY_FILE_BYTES = 1024
 
 
 class AesGcm:
@@ -145,11 +147,11 @@ def _key(path: Path, *, is_new: bool) -> bytes:
                 key=KEY_VARIABLE,
             ) from None
         return _new_key(path)
-    with os.fdopen(fd) as file:
+    with os.fdopen(fd, "rb") as file:
         mode = os.fstat(fd).st_mode
         if mode & _OTHERS:
             raise ConfigError(f"other users can read the key {path}: chmod 0600 it", key="authConfigPath")
-        return _parsed(file.read(1024), str(path))
+        return _parsed(text_of(file.read(_MAX_KEY_FILE_BYTES + 1), str(path), _MAX_KEY_FILE_BYTES), str(path))
 
 
 def _new_key(path: Path) -> bytes:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from mqspark.arrow.messagecolumns import COLUMNS, PLACE
 from mqspark.arrow.payload.bodyrows import BodyDecoder, slices
+from mqspark.base.textfile import text_of
 from mqspark.errors import ConfigError, InvalidMessage, InvalidSchema, NoSchemaRegistry, SchemaRefused
 from mqspark.schemas.avro.avroschema import AvroSchema
 from mqspark.schemas.avro.avrotypes import AvroType
@@ -182,10 +183,9 @@ def schema_text(options: PayloadOptions) -> str:
     """The text of the option or the file. Raises ConfigError."""
     if options.schema_file is None:
         return options.schema or ""
-    try:
-        return _file(options).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError.of("payloadSchemaFile", f"{error}") from None
+    return text_of(
+        _file(options), f"payloadSchemaFile: {options.schema_file}", _MAX_FILE_BYTES, "payloadSchemaFile"
+    )
 
 
 def _file(options: PayloadOptions) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from mqspark.base.clock import wall_ms
+from mqspark.base.textfile import text_of
 from mqspark.errors import ConfigError
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.signature import Signer
@@ -82,11 +83,7 @@ class Credentials:
             raise ConfigError(
                 f"cannot read the credentials file {path}: {error.strerror}", key="credentials"
             ) from None
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(
-                f"the credentials file {path} is larger than {MAX_FILE_BYTES} bytes", key="credentials"
-            )
-        values = _values(content.decode(errors="replace"))
+        values = _values(text_of(content, f"the credentials file {path}", MAX_FILE_BYTES, "credentials"))
         for key in ("accessKey", "secretKey"):
             if not values.get(key):
                 raise ConfigError(f"the credentials file {path} has no line {key}: ...", key=key)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mqspark.base.config import did_you_mean, parse_addresses
+from mqspark.base.textfile import read_text
 from mqspark.base.wholefile import replace_file
 from mqspark.errors import ConfigError
 
@@ -60,20 +61,14 @@ def contexts_path() -> Path:
 def load_contexts() -> Contexts:
     """The contexts of the file; empty if there is no file. Raises ConfigError."""
     path = contexts_path()
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return Contexts()
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}", key="context") from None
     import tomllib
 
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes", key="context")
+    text = read_text(path, MAX_FILE_BYTES, "context")
     try:
-        found = msgspec.convert(tomllib.loads(content.decode()), Contexts)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        found = msgspec.convert(tomllib.loads(text), Contexts)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path} cannot be used: {error}", key="context") from None
     for name, context in found.contexts.items():
         check_context(name, context)

@@ -24,6 +24,7 @@ from mqspark.base.config import (
     rocketmq_key,
     setting,
 )
+from mqspark.base.textfile import read_text
 from mqspark.errors import ConfigError
 from mqspark_server.scheduler.schedule import check_expression
 from mqspark_server.settings.serverconfig import is_loopback
@@ -103,16 +104,10 @@ class JobsFile:
 
 def read_jobs_file(path: Path) -> JobsFile:
     """Raises ConfigError, which names the job."""
+    text = read_text(path, MAX_FILE_BYTES)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes")
-    try:
-        document = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     return parse_jobs(document)
 

@@ -13,7 +13,6 @@ the log. Unknown keys are a ConfigError, and so are values that promise a featur
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import dataclasses
 import os
@@ -27,6 +26,7 @@ from typing import Any
 
 from mqspark.auth.config import AuthConfig
 from mqspark.base.config import ForeignKeys, did_you_mean, known_keys, parse_settings, rocketmq_key
+from mqspark.base.textfile import encoding_of
 from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import ConfigError
@@ -144,9 +144,7 @@ def file_layer(path: str | os.PathLike[str]) -> Layer:
 def decoded(raw: bytes, source: str) -> tuple[str, str]:
     """The text of a settings file and its encoding: UTF-8, with or without a byte order mark, or else Latin-1, in which
     java.util.Properties reads every file. Raises ConfigError for UTF-16, and for a .toml file that is not UTF-8."""
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ConfigError(f"{source} is UTF-16 text: save it as UTF-8")
-    encoding = "utf-8-sig" if raw.startswith(codecs.BOM_UTF8) else "utf-8"
+    encoding = encoding_of(raw, source)
     try:
         return raw.decode(encoding), encoding
     except UnicodeDecodeError as error:

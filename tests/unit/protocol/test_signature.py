@@ -128,7 +128,8 @@ def test_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str)
     ("content", "text"),
     [
         (None, "cannot read the credentials file .*: No such file"),
-        (b"\xff\xfecanary", "has no line accessKey"),
+        (b"\xff\xfecanary", "is UTF-16 text: save it as UTF-8"),
+        (b"accessKey: a\nsecretKey: canary\xff\n", r"is not UTF-8 text \(byte 30\)"),
         (b"accessKey: canary\n", "has no line secretKey"),
         (b"secretKey: canary\naccessKey:\n", "has no line accessKey"),
         (b"canary " * 10_000, "is larger than 65536 bytes"),

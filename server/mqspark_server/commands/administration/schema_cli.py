@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import click
 
+from mqspark.base.textfile import text_of
 from mqspark.errors import SchemaRefused
 from mqspark.schemas.parsedschema import KINDS, MAX_TEXT_BYTES
 from mqspark_server.commands.clustercommand import ClusterShell, noun
@@ -152,17 +153,11 @@ async def _of(shell: ClusterShell, subject: str, asked: Awaitable[T]) -> T:
 
 
 def _body(file: str, kind: str | None, references: tuple[str, ...]) -> dict[str, Any]:
-    """The body of a request. Raises OSError, click.UsageError."""
+    """The body of a request. Raises OSError, ConfigError, click.UsageError."""
     with click.open_file(file, "rb") as opened:
-        text = opened.read(MAX_TEXT_BYTES + 1)
-    if len(text) > MAX_TEXT_BYTES:
-        raise click.UsageError(f"{file}: a schema has {MAX_TEXT_BYTES} bytes at most")
-    try:
-        schema_text = text.decode()
-    except UnicodeDecodeError:
-        raise click.UsageError(f"{file}: a schema is UTF-8 text") from None
+        raw = opened.read(MAX_TEXT_BYTES + 1)
     return {
-        "schema": schema_text,
+        "schema": text_of(raw, file, MAX_TEXT_BYTES),
         "schemaType": kind or schemasurvey.ENDINGS.get(Path(file).suffix, "JSON"),
         "references": [_reference(each) for each in references],
     }

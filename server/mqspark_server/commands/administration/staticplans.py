@@ -12,6 +12,7 @@ from typing import Self
 
 import click
 
+from mqspark.base.textfile import read_text
 from mqspark.base.wholefile import replace_file
 from mqspark.client.staticplan import StaticTopicProblem
 from mqspark.client.statictopics import StaticTopics
@@ -56,12 +57,10 @@ class KeptPlan:
 
 
 def read_plan(file: str, topic: str) -> TopicRemappingDetailWrapper:
-    """Raises click.UsageError."""
+    """Raises ConfigError, click.UsageError."""
+    text = read_text(file, MAX_PLAN_BYTES)
     try:
-        with open(file, "rb") as source:
-            plan = decode_body(TopicRemappingDetailWrapper, source.read(MAX_PLAN_BYTES))
-    except OSError as error:
-        raise click.UsageError(f"cannot read {file}: {error.strerror}") from None
+        plan = decode_body(TopicRemappingDetailWrapper, text.encode())
     except ProtocolError as error:
         raise click.UsageError(f"{file} is not a plan: {error}") from None
     if plan.topic != topic or not plan.broker_config_map:
