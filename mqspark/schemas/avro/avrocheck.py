@@ -4,17 +4,18 @@ A function for each type, made once: it takes the bytes and a position, and retu
 raises ``_ValueMisfit``, or IndexError where the bytes end, and the records around it note on the way out which field
 it was.
 
-Bounded: a value of no bytes (null, a record of such) is not visited, so that each visit of a leaf takes a byte;
-``MAX_VISITS`` bounds what is around the leaves, ``MAX_NESTING`` a type inside itself. Readers do make objects of values
-of no bytes: these are counted, by the types of the schema.
+Bounded: values are counted before they are visited, by their types; what depends on the payload (items, values of
+maps, branches of unions, types inside themselves) when it is known. A value of no bytes (null, a record of such) is not
+visited; readers do make objects of these, so they are counted, too. ``MAX_NESTING`` bounds a type inside itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from mqspark.errors import SchemaTooLarge
 from mqspark.schemas.avro.avrotypes import AvroType, all_types
-from mqspark.schemas.parsedschema import ENDS_EARLY, Check, Flaw
+from mqspark.schemas.parsedschema import AVRO, ENDS_EARLY, Check, Flaw
 
 MAX_NESTING = 100
 """Values of a recursive type inside each other; Protobuf has the same limit."""
@@ -22,7 +23,10 @@ MAX_EMPTY_ITEMS = 100_000
 """Items of an array that take no bytes."""
 MAX_EMPTY_VALUES = 1_000_000
 """Values of no bytes in all: fields of records, items of arrays, and what is in them."""
-MAX_VISITS = 30_000_000
+MAX_VISITS = 5_000_000
+"""Values of one payload: half a second. The largest message has fewer bytes."""
+MAX_CHAIN = 300
+"""Records inside each other, with nothing between them, by their places or names."""
 _MAX_DIGITS = 1_000
 """A decimal of more digits is bytes."""
 
@@ -39,17 +43,19 @@ class _ValueMisfit(Exception):
 
 
 def payload_check(root: AvroType) -> Check:
+    """Raises SchemaTooLarge."""
+    if _longest_chain(root) > MAX_CHAIN:
+        raise SchemaTooLarge("records inside each other by their names", MAX_CHAIN, kind=AVRO)
     walks = _Walks(_recursive_records(root))
     walk = walks.of(root)
-    around = walks.longest_chain(root)
+    visits = walks.visits_of(root)
 
     def check(payload: bytes | memoryview) -> Flaw | None:
         data = bytes(payload)
         walks.nesting.clear()
-        walks.empties.left = MAX_EMPTY_VALUES
-        if len(data) * around > MAX_VISITS:
-            return Flaw("", f"{len(data)} bytes are too many for a schema with {around} types around a value")
+        walks.counts.begin()
         try:
+            walks.counts.visit(visits)
             end = walk(data, 0)
         except _ValueMisfit as error:
             return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
@@ -64,16 +70,22 @@ def payload_check(root: AvroType) -> Check:
     return check
 
 
-class _Empties:
-    """How many values of no bytes a payload may still have."""
+class _Counts:
+    """How many values a payload may still have."""
 
-    def __init__(self) -> None:
-        self.left = MAX_EMPTY_VALUES
+    def begin(self) -> None:
+        self._empties = MAX_EMPTY_VALUES
+        self._visits = MAX_VISITS
 
-    def take(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
+    def take_empties(self, count: int) -> None:
+        self._empties -= count
+        if self._empties < 0:
             raise _ValueMisfit(f"there are more than {MAX_EMPTY_VALUES} values of no bytes")
+
+    def visit(self, count: int) -> None:
+        self._visits -= count
+        if self._visits < 0:
+            raise _ValueMisfit(f"there are more than {MAX_VISITS} values")
 
 
 class _Walks:
@@ -82,9 +94,10 @@ class _Walks:
         self._made = dict[int, _Walk]()
         self.nesting = dict[int, int]()
         """How many values of a recursive record are open."""
-        self.empties = _Empties()
+        self.counts = _Counts()
         self._empty = dict[int, bool]()
         self._sizes = dict[int, int]()
+        self._visits = dict[int, int]()
 
     def of(self, found: AvroType) -> _Walk:
         if found.type in _PRIMITIVE and found.decimal is None:
@@ -104,24 +117,27 @@ class _Walks:
         if found.type == "enum":
             return _enum(found)
         if found.type == "union":
-            return _union([(each.fullname, self.of(each)) for each in found.parts])
+            names = [each.fullname for each in found.parts]
+            return _union(
+                names, [(self.of(each), self.visits_of(each) - 1) for each in found.parts], self.counts
+            )
         if found.type == "array":
             item = found.parts[0]
             if self.is_empty(item):
-                return _array_of_empties(self.empties, self.size_of_empty(item))
-            return _array(self.of(item))
+                return _array_of_empties(self.counts, self.size_of_empty(item))
+            return _array(self.of(item), self.visits_of(item), self.counts)
         if found.type == "map":
-            return _map(self.of(found.parts[0]))
+            return _map(self.of(found.parts[0]), 1 + self.visits_of(found.parts[0]), self.counts)
         return _PRIMITIVE[found.type]
 
     def _record(self, found: AvroType) -> _Walk:
         fields = list[tuple[str, _Walk]]()
-        nesting, key, empties = self.nesting, id(found), self.empties
+        nesting, key, counts = self.nesting, id(found), self.counts
         count = sum(self.size_of_empty(each.type) for each in found.fields if self.is_empty(each.type))
 
         def walk(data: bytes, at: int) -> int:
             if count:
-                empties.take(count)
+                counts.take_empties(count)
             for name, inner in fields:
                 try:
                     at = inner(data, at)
@@ -137,10 +153,12 @@ class _Walks:
             if depth > MAX_NESTING:
                 raise _ValueMisfit(f"more than {MAX_NESTING} values of {found.name} are inside each other")
             nesting[key] = depth
+            counts.visit(visits)
             at = walk(data, at)
             nesting[key] = depth - 1
             return at
 
+        visits = self._visits_inside(found)
         self._made[key] = chosen = counted if key in self._recursive else walk
         fields += [
             (field.name, self.of(field.type)) for field in found.fields if not self.is_empty(field.type)
@@ -168,18 +186,29 @@ class _Walks:
             self._sizes[id(found)] = 1 + sum(self.size_of_empty(field.type) for field in found.fields)
         return self._sizes[id(found)]
 
-    def longest_chain(self, root: AvroType) -> int:
-        """The most types around a leaf that no byte is read between."""
-        known = dict[int, int]()
+    def visits_of(self, found: AvroType) -> int:
+        """How many visits a value surely is. A recursive record, and what unions, arrays and maps have, are counted
+        when they are met."""
+        if found.type != "record" or id(found) in self._recursive:
+            return 1
+        if id(found) not in self._visits:
+            self._visits[id(found)] = 1 + self._visits_inside(found)
+        return self._visits[id(found)]
 
-        def chain(found: AvroType) -> int:
-            inner = [field.type for field in found.fields] if found.type == "record" else []
-            if id(found) not in known:
-                known[id(found)] = 1
-                known[id(found)] = 1 + max((chain(each) for each in inner), default=0)
-            return known[id(found)]
+    def _visits_inside(self, record: AvroType) -> int:
+        return sum(self.visits_of(field.type) for field in record.fields if not self.is_empty(field.type))
 
-        return max(map(chain, all_types(root)))
+
+def _longest_chain(root: AvroType) -> int:
+    known = dict[int, int]()
+
+    def chain(found: AvroType) -> int:
+        if id(found) not in known:
+            known[id(found)] = 1
+            known[id(found)] = 1 + max((chain(field.type) for field in found.fields), default=0)
+        return known[id(found)]
+
+    return max(map(chain, all_types(root)))
 
 
 def _recursive_records(root: AvroType) -> set[int]:
@@ -323,17 +352,18 @@ def _enum(found: AvroType) -> _Walk:
     return walk
 
 
-def _union(branches: list[tuple[str, _Walk]]) -> _Walk:
+def _union(names: list[str], branches: list[tuple[_Walk, int]], counts: _Counts) -> _Walk:
+    """``branches``: each with the visits that a value of it is besides that of the union."""
     count = len(branches)
-    walks = [walk for _, walk in branches]
 
     def walk(data: bytes, at: int) -> int:
         number, at = _read_long(data, at)
         if not 0 <= number < count:
-            raise _ValueMisfit(
-                f"{number} is none of the {count} types {', '.join(name for name, _ in branches[:10])}"
-            )
-        return walks[number](data, at)
+            raise _ValueMisfit(f"{number} is none of the {count} types {', '.join(names[:10])}")
+        inner, visits = branches[number]
+        if visits:
+            counts.visit(visits)
+        return inner(data, at)
 
     return walk
 
@@ -347,7 +377,7 @@ def _blocks(data: bytes, at: int) -> tuple[int, int]:
     return count, at
 
 
-def _array_of_empties(empties: _Empties, size: int) -> _Walk:
+def _array_of_empties(counts: _Counts, size: int) -> _Walk:
     """``size``: of each of its items, as ``_Walks.size_of_empty``."""
 
     def walk(data: bytes, at: int) -> int:
@@ -359,12 +389,17 @@ def _array_of_empties(empties: _Empties, size: int) -> _Walk:
             items += count
             if items > MAX_EMPTY_ITEMS:
                 raise _ValueMisfit(f"an array has {items} items of no bytes, more than {MAX_EMPTY_ITEMS}")
-            empties.take(count * size)
+            counts.take_empties(count * size)
 
     return walk
 
 
-def _array(item: _Walk) -> _Walk:
+def _visit_block(data: bytes, at: int, count: int, visits: int, counts: _Counts) -> None:
+    """No more values than bytes are left; where those end, the walk does."""
+    counts.visit(min(count, len(data) - at) * visits)
+
+
+def _array(item: _Walk, visits: int, counts: _Counts) -> _Walk:
     def walk(data: bytes, at: int) -> int:
         index = 0
         while True:
@@ -372,6 +407,7 @@ def _array(item: _Walk) -> _Walk:
             if count == 0:
                 return at
             last = index + count
+            _visit_block(data, at, count, visits, counts)
             try:
                 while index < last:
                     at = item(data, at)
@@ -383,12 +419,13 @@ def _array(item: _Walk) -> _Walk:
     return walk
 
 
-def _map(value: _Walk) -> _Walk:
+def _map(value: _Walk, visits: int, counts: _Counts) -> _Walk:
     def walk(data: bytes, at: int) -> int:
         while True:
             count, at = _blocks(data, at)
             if count == 0:
                 return at
+            _visit_block(data, at, count, visits, counts)
             for _ in range(count):
                 start, at = at, _string(data, at)
                 try:

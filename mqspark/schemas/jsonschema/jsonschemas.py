@@ -7,6 +7,7 @@ one with lookaround or back-references gives up after ``MAX_BACKTRACKS`` steps, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 MAX_WORK = 20_000_000
 """Values of a payload, times the schemas that one is compared with, each of ``UNIT_NS``: half a second."""
 _BYTES_OF_WORK = 16
+_ALIKE_BYTES = 2
+"""Each number that is like others costs a unit for so many bytes of its payload."""
+_MAX_ALIKE_BYTES = 4_096
+"""A payload of so many bytes is not looked at for these numbers."""
+_EXACT = 1 << 53
+"""Whole numbers beyond it share their nearest float with others."""
+_MAX_EXPLAINED = 32_000_000
+"""Bytes that the errors of all branches together may take, or about."""
+_ERROR_BYTES = 500
 _SHOWN = 200
 
 
@@ -98,6 +108,8 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
     """A payload of so many bytes is not too deep."""
     unseen = min(small, shallow, int(MAX_WORK / max(1, work.prices.most)))
     """One of so many bytes is not looked at before it is checked."""
+    if work.compares_items:
+        unseen = min(unseen, _MAX_ALIKE_BYTES)
 
     def check(payload: bytes | memoryview) -> Flaw | None:
         try:
@@ -110,19 +122,38 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
         if size > unseen and (flaw := _too_much(value, size, work)) is not None:
             return flaw
         try:
-            return None if is_valid(value) else _first_flaw(validator, value)
+            return None if is_valid(value) else _first_flaw(validator, value, size, work)
         except ValueError as error:  # it goes down some 250 values
             return Flaw("", f"the payload cannot be checked: {error}")
 
     return check
 
 
-def _first_flaw(validator: Any, value: Any) -> Flaw:
-    for error in validator.iter_errors(value):
+def _first_flaw(validator: Any, value: Any, size: int, work: PayloadWork) -> Flaw:
+    """What the validator says first. That no branch fits it says with all errors of all branches, each with its value:
+    of a large payload this is not asked."""
+    import jsonschema_rs
+
+    if work.explains_branches and not _is_explained(value, size, work):
+        return Flaw("", f"the payload does not fit; where, of {size} bytes, is not looked for")
+    try:
+        validator.validate(value)
+    except jsonschema_rs.ValidationError as error:
         path = list(error.instance_path)
         field = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
         return Flaw(field.removeprefix(".")[:_SHOWN], _shortened(error.message))
     return Flaw("", "the payload does not fit")
+
+
+def _is_explained(value: Any, size: int, work: PayloadWork) -> bool:
+    left = _MAX_EXPLAINED // work.at_one_value
+    if size > left:
+        return False
+    for level in levels_of(value):
+        left -= size + _ERROR_BYTES * len(level)
+        if left < 0:
+            return False
+    return True
 
 
 def _shortened(message: str) -> str:
@@ -150,4 +181,23 @@ def _too_much(value: Any, size: int, work: PayloadWork) -> Flaw | None:
             return _too_deep(work.depth)
     if work.prices.of(value) > MAX_WORK:
         return Flaw("", f"its {size} bytes have too much for the patterns and the multiples of the schema")
+    if work.compares_items and size * _most_alike(value) // _ALIKE_BYTES > MAX_WORK:
+        return Flaw(
+            "", f"its {size} bytes have too many large numbers that are nearly the same for uniqueItems"
+        )
     return None
+
+
+def _most_alike(value: Any) -> int:
+    """The most different numbers that have one nearest float. The validator tells items apart by these, and compares
+    those that are alike, with all that is in them, each with each."""
+    alike = dict[float, set[int]]()
+    for level in levels_of(value):
+        for each in level:
+            if type(each) is int and abs(each) > _EXACT:
+                try:
+                    nearest = float(each)
+                except OverflowError:
+                    nearest = math.inf
+                alike.setdefault(nearest, set()).add(each)
+    return max(map(len, alike.values()), default=0)

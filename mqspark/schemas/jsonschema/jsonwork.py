@@ -3,7 +3,8 @@
 One value may be compared with many schemas: ``allOf`` of two references, each to an ``allOf`` of two, is a million
 comparisons after twenty steps, and a schema inside itself twice doubles them with each level of the payload. So the
 schemas that may apply to one value are counted, level by level. Too many at all: the schema is refused. Too many from
-some depth on: deeper payloads are refused.
+some depth on: deeper payloads are refused. ``unevaluatedProperties`` and ``unevaluatedItems`` ask all that applies to
+the same value once more, and what is asked asks again: inside each other they double it, too.
 """
 
 from __future__ import annotations
@@ -33,12 +34,17 @@ _META_SCHEMA = 100
 """One of JSON Schema's own, applied to a value; its parts are applied to the values inside."""
 _LISTED = 16
 """So many items of a list are compared in the time of one schema."""
+_DEPENDENCIES = 4
+"""So many names are looked for in that time."""
 
 _SAME_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME = ("not", "if", "then", "else")
 _SAME_MAPS = ("dependentSchemas", "dependencies")
 _ITEMS = ("contains", "additionalItems", "unevaluatedItems", "items")
-_OTHER_PROPERTIES = ("additionalProperties", "unevaluatedProperties")
+_UNEVALUATED = "unevaluatedProperties", "unevaluatedItems"
+_OTHER_PROPERTIES = ("additionalProperties", _UNEVALUATED[0])
+_DEPENDENT = ("dependentRequired", "dependencies")
+_BRANCHES = ("anyOf", "oneOf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,10 @@ class PayloadWork:
     depth: int
     """Payloads with more values inside each other are refused."""
     prices: Prices
+    explains_branches: bool
+    """Whether the validator's first error may have many others in it: those of all branches of an ``anyOf``."""
+    compares_items: bool
+    """Whether items of a list are compared with each other."""
 
 
 @dataclass(slots=True)
@@ -64,6 +74,8 @@ class _Applied:
     """To the value of one property or item each."""
     inner: list[tuple[int, str | Under]]
     """All of these, as ``jsonprices.Inner`` has them."""
+    asks_again: bool = False
+    """Whether it asks what it applies to the same value once more."""
 
 
 def payload_work(root: Any, documents: Documents) -> PayloadWork:
@@ -89,8 +101,14 @@ def payload_work(root: Any, documents: Documents) -> PayloadWork:
             for own in zip(*(each.costly for each in applied), strict=True)
         )
     )
-    prices = prices_of(numbered.nodes, [each.inner for each in applied], most)
-    return PayloadWork(at_one, depth, prices)
+    nodes = numbered.nodes
+    return PayloadWork(
+        at_one,
+        depth,
+        prices_of(nodes, [each.inner for each in applied], most),
+        explains_branches=any(node is ANYTHING or any(each in node for each in _BRANCHES) for node in nodes),
+        compares_items=any(node is ANYTHING or node.get("uniqueItems") is True for node in nodes),
+    )
 
 
 def _at_depths(applied: list[_Applied], order: list[int], own: Sequence[int], deepest: int) -> Iterator[int]:
@@ -158,12 +176,30 @@ class _Numbered:
             if isinstance(each, dict | bool)
         ]
         dear = costly(node)
-        own = 1 + _PATTERN * dear.patterns + _SEARCHING_PATTERN * dear.searching
-        own += sum(len(each) for each in node.values() if isinstance(each, list)) // _LISTED
+        own = 1 + _PATTERN * dear.patterns + _SEARCHING_PATTERN * dear.searching + _compared(node)
         inner: list[tuple[int, str | Under]] = [(each, Under.AS_BEFORE) for each in (*same, *items, *placed)]
         inner += [(each, Under.ANY_NAME) for each in others] + [(each, Under.IS_NAME) for each in names]
         one_of = [number for number, _ in named]
-        return _Applied(own, dear, same, [*others, *names, *items], [*one_of, *placed], [*inner, *named])
+        return _Applied(
+            own,
+            dear,
+            same,
+            [*others, *names, *items],
+            [*one_of, *placed],
+            [*inner, *named],
+            asks_again=any(each in node for each in _UNEVALUATED),
+        )
+
+
+def _compared(node: dict[str, Any]) -> int:
+    """What a value is compared with besides schemas, counted as schemas."""
+    count = sum(len(each) for each in node.values() if isinstance(each, list)) // _LISTED
+    # As much as the value has may be the same in each of these, and is looked at.
+    count += sum(isinstance(each, list | dict) for each in _listed(node.get("enum")))
+    for of_names in map(_mapping, map(node.get, _DEPENDENT)):
+        longest = max((len(each) for each in of_names.values() if isinstance(each, list)), default=0)
+        count += longest + len(of_names) // _DEPENDENCIES
+    return count
 
 
 def _listed(value: Any) -> list[Any]:
@@ -177,9 +213,14 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _same_value(applied: list[_Applied], order: list[int], level: Sequence[int]) -> list[int]:
     """With what applies to the same value. Numbers beyond the limit do not grow."""
     total = list(level)
+    again = list(level)
+    """What it takes to ask each once more."""
+    most = MAX_AT_ONE_VALUE + 1
     for number in order:
-        found = total[number] + sum(total[each] for each in applied[number].same)
-        total[number] = min(found, MAX_AT_ONE_VALUE + 1)
+        each = applied[number]
+        found = total[number] + sum(total[other] for other in each.same)
+        again[number] = min(found + sum(again[other] for other in each.same), most)
+        total[number] = min(found + each.asks_again * again[number], most)
     return total
 
 

@@ -1,12 +1,13 @@
 """Whether bytes are a message of Protobuf: they are walked over, nothing is built.
 
 Fields that the schema does not have are skipped, as by every reader; so are numbers that an enum does not have. What a
-``google.protobuf.Any`` contains is not looked at: its type need not be known. Each byte is visited once, and messages
-are at most ``MAX_NESTING`` deep.
+``google.protobuf.Any`` contains is not looked at: its type need not be known. Each byte is visited once. Messages are
+at most ``MAX_NESTING`` deep, and ``MAX_MESSAGES`` in all: one of two bytes costs as much as a hundred bytes of numbers.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from mqspark.schemas.parsedschema import ENDS_EARLY, Check, Flaw
@@ -14,7 +15,11 @@ from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, 
 
 MAX_NESTING = 100
 """The limit of Protobuf's own readers."""
+MAX_MESSAGES = 1_000_000
+"""In one payload, with groups that the schema does not have: half a second."""
 _MAX_64 = (1 << 64) - 1
+_VARINTS = re.compile(rb"(?:[\x80-\xff]{0,9}+[\0-\x7f])*+")
+"""Each has ten bytes at most."""
 _VARINT, _FIXED64, _BYTES, _START, _END, _FIXED32 = range(6)
 _WIRE = {
     **{SCALARS[name]: _FIXED64 for name in ("double", "fixed64", "sfixed64")},
@@ -34,6 +39,8 @@ _WIRE_NAMES = (
     "four bytes",
 )
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
+_ALONE = frozenset({_VARINT, _BYTES, *_WIDTHS})
+"""Values, not the begin or end of a group."""
 _PLAIN, _TEXT, _INNER, _PACKED = range(4)
 """What is done with the value of a field."""
 
@@ -43,6 +50,20 @@ class _WireMisfit(Exception):
         super().__init__(problem)
         self.problem = problem
         self.path = list[str]()
+
+
+class _Messages:
+    """How many there have been."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def more(self) -> None:
+        self.count += 1
+        if self.count > MAX_MESSAGES:
+            raise _WireMisfit(f"there are more than {MAX_MESSAGES} messages and groups")
 
 
 class _WireField(NamedTuple):
@@ -83,7 +104,7 @@ def _check_of(fields: _WireFields) -> Check:
     def check(payload: bytes | memoryview) -> Flaw | None:
         data = bytes(payload)
         try:
-            _walk(data, 0, len(data), fields, 1, 0)
+            _walk(data, 0, len(data), fields, 1, 0, _Messages())
         except _WireMisfit as error:
             return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
         return None
@@ -119,8 +140,11 @@ def _fields_of(message: Any, unchecked: frozenset[str], made: dict[str, _WireFie
     return made[message.full_name]
 
 
-def _walk(data: bytes, at: int, end: int, fields: _WireFields, depth: int, group: int) -> int:
+def _walk(
+    data: bytes, at: int, end: int, fields: _WireFields, depth: int, group: int, messages: _Messages
+) -> int:
     """``group``: number of the group that the message is, or 0. Returns the position behind the message."""
+    messages.more()
     if depth > MAX_NESTING:
         raise _WireMisfit(f"more than {MAX_NESTING} messages are inside each other")
     missing = fields.required and dict(fields.required)
@@ -135,12 +159,12 @@ def _walk(data: bytes, at: int, end: int, fields: _WireFields, depth: int, group
             if tag & 7 == _END and tag >> 3 == group != 0:
                 group = -1
                 break
-            at = _skip_unknown(data, at, end, tag, fields, depth)
+            at = _skip_unknown(data, at, end, tag, fields, depth, messages)
             continue
         if missing:
             missing.pop(tag, None)
         try:
-            at = _value(data, at, end, tag, field, depth)
+            at = _value(data, at, end, tag, field, depth, messages)
         except _WireMisfit as error:
             error.path.append(f".{field.name}")
             raise
@@ -151,11 +175,13 @@ def _walk(data: bytes, at: int, end: int, fields: _WireFields, depth: int, group
     return at
 
 
-def _value(data: bytes, at: int, end: int, tag: int, field: _WireField, depth: int) -> int:
+def _value(
+    data: bytes, at: int, end: int, tag: int, field: _WireField, depth: int, messages: _Messages
+) -> int:
     wire = tag & 7
     if wire != _BYTES:
         if wire == _START and field.inner is not None:
-            return _walk(data, at, end, field.inner, depth + 1, tag >> 3)
+            return _walk(data, at, end, field.inner, depth + 1, tag >> 3, messages)
         return _skip(data, at, end, wire)
     size, at = _varint(data, at, end)
     stop = at + size
@@ -168,13 +194,14 @@ def _value(data: bytes, at: int, end: int, tag: int, field: _WireField, depth: i
         except UnicodeDecodeError as error:
             raise _WireMisfit(f"the text is not UTF-8 at its byte {error.start}") from None
     elif field.inner is not None:
-        _walk(data, at, stop, field.inner, depth + 1, 0)
+        _walk(data, at, stop, field.inner, depth + 1, 0, messages)
     elif action == _PACKED:
         width = _WIDTHS.get(field.packed_wire)
         if width is not None and size % width:
             raise _WireMisfit(f"{size} bytes are no list of values of {width} bytes")
-        while width is None and at < stop:
-            _, at = _varint(data, at, stop)
+        if width is None and _VARINTS.fullmatch(data, at, stop) is None:
+            while at < stop:  # to say why
+                _, at = _varint(data, at, stop)
     return stop
 
 
@@ -205,7 +232,9 @@ def _skip(data: bytes, at: int, end: int, wire: int) -> int:
     return at
 
 
-def _skip_unknown(data: bytes, at: int, end: int, tag: int, fields: _WireFields, depth: int) -> int:
+def _skip_unknown(
+    data: bytes, at: int, end: int, tag: int, fields: _WireFields, depth: int, messages: _Messages
+) -> int:
     """A field that the schema does not have, or not with this wire type. Groups inside it are counted, not visited."""
     number, wire = tag >> 3, tag & 7
     if number in fields.names:
@@ -215,12 +244,15 @@ def _skip_unknown(data: bytes, at: int, end: int, tag: int, fields: _WireFields,
         )
         error.path.append(f".{name}")
         raise error
+    if wire in _ALONE and 0 < number <= MAX_FIELD:
+        return _skip(data, at, end, wire)
     groups = list[int]()
     while True:
         if not 0 < number <= MAX_FIELD or wire > _FIXED32:
             raise _WireMisfit(f"the tag {tag} is that of no field")
         if wire == _START:
             groups.append(number)
+            messages.more()
             if depth + len(groups) > MAX_NESTING:
                 raise _WireMisfit(f"more than {MAX_NESTING} messages are inside each other")
         elif wire == _END:
