@@ -96,8 +96,21 @@ _MOST_NAMES = 4_096
 _KEYS_AT_ONCE = 64
 """Messages of one answer to a look-up by key: maxMsgsNumBatch of brokers."""
 T = TypeVar("T")
-BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
-"""Transient refusals: by an overloaded broker, or by a slave that was the master before."""
+BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
+"""Transient refusals: by an overloaded broker, by a slave that was the master before, or by a server that is about to
+stop."""
+SYSTEM_ERRORS = 5
+"""Repetitions after SYSTEM_ERROR, which is transient (a file cannot be made, a store is being closed) or permanent (an
+illegal queue id)."""
+NOT_READY = "name server not ready"
+"""The remark of a name server that waits for brokers to register first (ClientRequestProcessor)."""
+
+
+def is_final(error: BrokerError, system_errors: int) -> bool:
+    """Whether the same request would be refused again, after so many answers with SYSTEM_ERROR."""
+    if error.code != ResponseCode.SYSTEM_ERROR:
+        return error.code not in BUSY
+    return system_errors > SYSTEM_ERRORS and error.remark != NOT_READY
 
 
 class _Retries:
@@ -111,10 +124,15 @@ class _Retries:
         self._sleep = sleep
         self._backoff_s = _FIRST_BACKOFF_S
         self._outages = outages
+        self._system_errors = 0
 
     def pause(self, failure: ClientError) -> None:
-        """Raises ``failure`` when the time is over."""
+        """Raises ``failure`` when the time is over, and at once if it is a refusal that is final."""
         now = time.monotonic()
+        if isinstance(failure, BrokerError):
+            self._system_errors += failure.code == ResponseCode.SYSTEM_ERROR
+            if is_final(failure, self._system_errors):
+                raise failure
         if now + self._backoff_s > self._until:
             if self._retry_s:
                 failure.add_note(f"Tried for {self._retry_s:.0f} s.")
@@ -269,8 +287,8 @@ class BlockingClient:
                 self.forget(address)
                 retries.pause(error)
             except BrokerError as error:
-                if error.code not in BUSY:
-                    raise
+                if error.code == ResponseCode.GO_AWAY:
+                    self.forget(address)
                 retries.pause(error)
             address = self._successor(address)
 
@@ -363,14 +381,15 @@ class BlockingClient:
                     connection = self.connection(address)
                     opaques = connection.send_all([(code, header) for header in headers])
                     answers = [connection.wait(opaque, self._timeout_ms) for opaque in opaques]
-                except (ConnectionLost, RequestTimeout) as error:
-                    self.forget(address)
-                    self._nameservers.append(self._nameservers.pop(0))
-                    failure = error
-                else:
                     for answer in answers:
                         self._check_nameserver(address, answer, accept)
                     return answers
+                except (ConnectionLost, RequestTimeout, BrokerError) as error:
+                    if isinstance(error, BrokerError) and is_final(error, 0):
+                        raise
+                    self.forget(address)
+                    self._nameservers.append(self._nameservers.pop(0))
+                    failure = error
             raise failure or ConnectionLost(";".join(self._nameservers))
 
         if self._first_contact_ms is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -52,6 +52,9 @@ class FakeCluster(ClusterQueues):
 
     def queues(self) -> dict[MessageQueue, str]:
         return dict.fromkeys(sorted(self.high), "h:1")
+
+    def at_masters(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
+        return dict.fromkeys(queues, "h:1")
 
     def latest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
         return {queue: self.high[queue] for queue in queues}
@@ -106,12 +109,13 @@ def test_a_topic_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
         if strict == "true":
             with pytest.raises(NoRoute):
                 reader.latestOffset(start, ReadAllAvailable())
+        bounded = StreamReader(ReadOptions.parse(base, streaming=True), ("value",))
+        bounded.prepareForTriggerAvailableNow()
+        if strict == "true":
             with pytest.raises(NoRoute):
-                reader.prepareForTriggerAvailableNow()
+                bounded.latestOffset(start, ReadAllAvailable())
         else:
             assert reader.latestOffset(start, ReadAllAvailable()) == start
-            bounded = StreamReader(ReadOptions.parse(base, streaming=True), ("value",))
-            bounded.prepareForTriggerAvailableNow()
             assert bounded.latestOffset(start, ReadAllAvailable()) == start
 
 

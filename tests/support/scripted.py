@@ -25,6 +25,8 @@ class Scripted:
     def __init__(self, script: Callable[[Command], Answer], version: int = CURRENT_VERSION) -> None:
         self.script = script
         self.version = version
+        self.remark: str | None = None
+        """What all answers say."""
         self.asked: list[Command] = []
         self.writers: set[asyncio.StreamWriter] = set()
         """The writer of each open connection."""
@@ -58,7 +60,9 @@ class Scripted:
                     if answer is not SILENCE and not command.is_oneway:
                         code, fields, body = answer
                         writer.write(
-                            encode_response(command.opaque, code, fields, body, version=self.version)
+                            encode_response(
+                                command.opaque, code, fields, body, self.remark, version=self.version
+                            )
                         )
         except ConnectionError:
             return

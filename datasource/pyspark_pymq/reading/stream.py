@@ -91,8 +91,9 @@ class CheckpointedStreamReader(PickledToTask, DataSourceStreamReader):  # type: 
         return self._initial.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = batch_ranges(Positions.from_json(start), Positions.from_json(end))
-        self._cluster.has_begun(each.queue for each in ranges)
+        start_of, end_of = Positions.from_json(start), Positions.from_json(end)
+        ranges = batch_ranges(start_of, end_of)
+        self._cluster.has_begun((*start_of.offsets, *end_of.offsets))
         return partitions_of(
             self._cluster, self._cluster.check_not_expired(ranges), self._options, self._columns
         )
@@ -128,7 +129,13 @@ class CheckpointedStreamReader(PickledToTask, DataSourceStreamReader):  # type: 
             if self._backlog(position):
                 time.sleep(min(waiting_s, self._patience_s()))
             else:
-                self._arrivals.wait(queues, position.offsets, waiting_s)
+                # A slave that has not copied what was read would answer at once.
+                there = {
+                    queue: address
+                    for queue, address in queues.items()
+                    if self._seen.get(queue, 0) >= position.offsets.get(queue, 0)
+                }
+                self._arrivals.wait(there, position.offsets, waiting_s)
             following = self._wanted(position, max_rows, limited=limited)
         if following is None:
             return start
@@ -216,21 +223,16 @@ class CheckpointedStreamReader(PickledToTask, DataSourceStreamReader):  # type: 
         """Queues that end before what the query has read. A recreated topic that has grown past that is not
         detected, because the protocol does not distinguish it from the old one. Raises DataLoss under
         failOnDataLoss."""
+        # The target of an AvailableNow run may be older than a start at "latest".
         behind = {q: queues[q] for q in queues if q in offsets and latest.get(q, offsets[q]) < offsets[q]}
-        if behind:
-            # A topic being deleted also ends at 0 until its route is gone. The target of an AvailableNow run may
-            # be older than a start at "latest".
-            self._cluster.wait_for_routes()
-            there = self._cluster.queues()
-            behind = {queue: address for queue, address in behind.items() if queue in there}
-            now = self._cluster.latest(behind)
-            behind = {queue: address for queue, address in behind.items() if now[queue] < offsets[queue]}
-        for queue in behind:
+        ends = self._cluster.ends_at_masters(behind) if behind else {}
+        restarted = {queue: behind[queue] for queue, end in ends.items() if end < offsets[queue]}
+        for queue in restarted:
             self._cluster.lost(
-                f"queue {queue.queue_id} of topic {queue.topic} on {queue.broker_name} ends at {latest[queue]}, "
+                f"queue {queue.queue_id} of topic {queue.topic} on {queue.broker_name} ends at {ends[queue]}, "
                 f"before offset {offsets[queue]} that the query has read: the topic was deleted and created again"
             )
-        return behind
+        return restarted
 
 
 class _Arrivals:
@@ -308,9 +310,8 @@ if ADMISSION_CONTROL:
             try:
                 self._target = self._cluster.latest(self._cluster.queues())
             except (NoRoute, ConfigError):
-                # Whether a queue is misspelled or was deleted becomes known when Spark passes the query's offset.
-                if self._options.fail_on_data_loss:
-                    raise
+                # Whether a queue is misspelled, was deleted or is away becomes known when Spark passes the query's
+                # offset.
                 self._late_target = True
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

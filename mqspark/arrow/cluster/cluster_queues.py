@@ -46,6 +46,8 @@ SAMPLE_GROUP = "mqspark-spark-source"
 _SAMPLE = 32
 _SAMPLED_QUEUES = 8
 """Queues sampled per broker to estimate the size of messages."""
+_SPARE_ADDRESSES = 4_096
+"""Addresses that are kept of queues that are in no route."""
 
 
 class DataLoss(MQError):
@@ -78,6 +80,8 @@ class ClusterQueues:
         self._logic = LogicQueues(self.client)
         self._queues: dict[MessageQueue, str] = {}
         self._queues_at = -ROUTE_LIFE_S
+        self._addresses: dict[MessageQueue, str] = {}
+        """The last known addresses, also of queues whose brokers have left the routes since."""
         self._begun: set[MessageQueue] = set()
         self._reported: set[str] = set()
         """Lost queues; each is reported once."""
@@ -93,6 +97,9 @@ class ClusterQueues:
         if now - self._queues_at >= ROUTE_LIFE_S:
             self._queues = dict(sorted(self._find_queues().items()))
             self._queues_at = now
+            if len(self._addresses) > 2 * len(self._queues) + _SPARE_ADDRESSES:
+                self._addresses.clear()
+            self._addresses |= self._queues
         return self._queues
 
     def has_begun(self, queues: Iterable[MessageQueue]) -> None:
@@ -153,10 +160,77 @@ class ClusterQueues:
         return here
 
     def address(self, queue: MessageQueue) -> str:
-        """The address of a queue, or of a physical queue of a static topic. Raises NoRoute."""
+        """The address of a queue, or of a physical queue of a static topic: the last known one while its broker is
+        away. Raises NoRoute."""
         if self._logic.place_of(queue) is not None:
             return self._logic.address_of(queue)
-        return self.queues()[queue]
+        address = self.queues().get(queue) or self._addresses.get(queue)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name} is away")
+        return address
+
+    def _fresh_queues(self) -> dict[MessageQueue, str]:
+        """``queues()``, as name servers know them now."""
+        self._queues_at = -ROUTE_LIFE_S
+        return self.queues()
+
+    def _await(self, wanted: set[MessageQueue]) -> dict[MessageQueue, str]:
+        """``queues()``, in which those of ``wanted`` are missing that were deleted. Waits for brokers that are away.
+        Raises NoRoute after ``retryTimeout``, or returns under failOnDataLoss=false."""
+        queues = self.queues()
+
+        def look_up() -> None:
+            nonlocal queues
+            if wanted <= queues.keys():
+                return
+            # Routes that are fetched after this list have the topics of its masters.
+            masters = self.client.masters()
+            queues = self._fresh_queues()
+            for queue in wanted:
+                if queue not in queues and queue.broker_name not in masters:
+                    raise NoRoute(queue.topic, f"broker {queue.broker_name} is away")
+
+        try:
+            self.client.bridged(look_up)
+        except NoRoute:
+            if self._options.fail_on_data_loss:
+                raise
+        return queues
+
+    def at_masters(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, str]:
+        """Those of the queues whose brokers have a master now, to its address."""
+        names = {
+            queue: self._logic.broker_of(queue) if _is_logic(queue) else queue.broker_name for queue in queues
+        }
+        masters = self.client.masters() if names else {}
+        return {queue: masters[name] for queue, name in names.items() if name in masters}
+
+    def _await_masters(self, queues: Mapping[MessageQueue, str]) -> Mapping[MessageQueue, str]:
+        """The queues at their masters. Waits for those that are away. Raises NoRoute after ``retryTimeout``, or returns
+        ``queues`` under failOnDataLoss=false."""
+
+        def look_up() -> Mapping[MessageQueue, str]:
+            found = self.at_masters(queues)
+            for queue in queues.keys() - found.keys():
+                raise NoRoute(queue.topic, f"the master of broker {queue.broker_name} is away")
+            return found
+
+        try:
+            return self.client.bridged(look_up)
+        except NoRoute:
+            if self._options.fail_on_data_loss:
+                raise
+            return queues
+
+    def ends_at_masters(self, queues: Iterable[MessageQueue]) -> Offsets:
+        """The ends of the queues whose brokers have a master: a slave may not have copied yet what was read. The
+        masters are asked when topics that are being deleted, which end at 0, have left the routes."""
+        wanted = self.at_masters(queues)
+        if not wanted:
+            return {}
+        self.wait_for_routes()
+        there = self.queues()
+        return self.latest(self.at_masters(queue for queue in wanted if queue in there))
 
     def logic_places(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, LogicPlace]:
         """Those of the queues that are physical queues of static topics, and what they are a part of."""
@@ -166,7 +240,7 @@ class ClusterQueues:
     def pull_of(self, queue: MessageQueue, offset: int, **more: Any) -> tuple[str, PullMessageRequestHeader]:
         """The address and the header of a pull from this offset on. ``more``: as for ``pull_header``."""
         if not _is_logic(queue):
-            return self.queues()[queue], pull_header(self._group, queue, offset, **more)
+            return self.address(queue), pull_header(self._group, queue, offset, **more)
         part, address, offset = self._logic.located(queue, offset)
         return address, pull_header(self._group, part, offset, lo=False, **more)
 
@@ -201,9 +275,21 @@ class ClusterQueues:
             what = f"queue {text} of topic {topic}"
             if meant:
                 self._reported.discard(what)
-            else:
+            elif self._is_deleted(topic, _queues_named(begun, text)):
                 self._report_deleted(what)
             yield from meant
+
+    def _is_deleted(self, topic: str, queues: Iterable[MessageQueue]) -> bool:
+        """Whether none of the queues comes back: their masters are there, and the route, which is fetched after that,
+        has none of them."""
+        masters = self.client.masters()
+        if any(queue.broker_name not in masters for queue in queues):
+            return False
+        try:
+            there = self._queues_of(topic, self.client.route(topic))
+        except NoRoute:
+            return True
+        return not any(queue in there for queue in queues)
 
     def _report_deleted(self, what: str) -> None:
         """Raises DataLoss."""
@@ -397,12 +483,16 @@ class ClusterQueues:
     # --- loss and progress ------------------------------------------------------------------------------------
 
     def check_not_expired(self, ranges: Iterable[QueueRange]) -> list[QueueRange]:
-        """The ranges without expired messages, those of logic queues as ranges of physical queues. Raises DataLoss
-        under failOnDataLoss."""
+        """The ranges without expired messages, those of logic queues as ranges of physical queues. Waits for brokers
+        that are away. Raises DataLoss under failOnDataLoss."""
         ranges = list(ranges)
-        queues = self.queues()
+        queues = self._await({each.queue for each in ranges if each.queue not in self._logic})
         here = {each.queue: queues[each.queue] for each in ranges if each.queue in queues}
         earliest = self.earliest({queue: here[queue] for queue in here if not _is_logic(queue)})
+        # A new slave begins later than its master.
+        doubtful = {each.queue for each in ranges if each.start < earliest.get(each.queue, each.start)}
+        if doubtful:
+            earliest |= self.earliest(self._await_masters({queue: here[queue] for queue in doubtful}))
         kept = []
         for each in ranges:
             if each.queue not in here and each.queue not in self._logic:

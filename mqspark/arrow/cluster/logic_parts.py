@@ -209,6 +209,10 @@ class LogicQueues:
         found = self._logic.get(queue)
         return None if found is None else LogicPlace(found[0], found[1].delta)
 
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The name of the broker that has the last part of a logic queue, and so its end."""
+        return self._parts[queue][-1].queue.broker_name
+
     def address_of(self, queue: MessageQueue) -> str:
         """The address of a physical queue. Raises NoRoute."""
         return self._address(self._logic[queue][1])

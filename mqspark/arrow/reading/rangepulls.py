@@ -26,7 +26,7 @@ from mqspark.arrow.records.records import (
     unwrap_inner_batches,
 )
 from mqspark.base.logs import Outages, escaping
-from mqspark.client.blocking import BUSY, BlockingClient
+from mqspark.client.blocking import BlockingClient, is_final
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.pullanswers import check_offsets
 from mqspark.errors import BrokerError, ConnectionLost, MQError, ProtocolError, RequestTimeout
@@ -50,6 +50,10 @@ _PAUSE_S = 0.5
 _outages = Outages(escaping("mqspark.arrow"))
 """Outages of brokers, for all tasks of this process."""
 _EMPTY_RETRIES = 50
+
+
+class _MayBeElsewhere(Exception):
+    """A replica lacks messages that its master, which is another one or away, may have."""
 
 
 class _Answer(NamedTuple):
@@ -130,10 +134,11 @@ def _check_offsets(
 
 
 def _pull_answers(task: ReadTask, address: str, wanted: QueueRange, opened: OpenPlaces) -> Iterator[_Answer]:
-    """Raises the last failure when the broker gives nothing for ``retryTimeout``."""
+    """Raises the last failure when the broker gives nothing for ``retryTimeout``; a master is waited for as long."""
     puller = _Puller(task, address, wanted, opened)
     retry_s = task.retry_timeout_ms / 1000
     failing_since: float | None = None
+    system_errors = 0
     broker = task.nameserver, wanted.queue.broker_name
     while puller.position < wanted.end:
         before = puller.position
@@ -141,14 +146,19 @@ def _pull_answers(task: ReadTask, address: str, wanted: QueueRange, opened: Open
             for answer in puller.answers():
                 _outages.over(broker, "broker %s is pulled from again", wanted.queue.broker_name)
                 yield answer
-        except (ConnectionLost, RequestTimeout, BrokerError) as error:
-            if isinstance(error, BrokerError) and error.code not in BUSY:
-                raise
+        except (ConnectionLost, RequestTimeout, BrokerError, _MayBeElsewhere) as error:
             now = time.monotonic()
             if puller.position > before or failing_since is None:
-                failing_since = now
+                failing_since, system_errors = now, 0
+            if isinstance(error, BrokerError):
+                system_errors += error.code == ResponseCode.SYSTEM_ERROR
+                if is_final(error, system_errors):
+                    raise
             left_s = failing_since + retry_s - now
             if left_s <= 0:
+                if isinstance(error, _MayBeElsewhere):
+                    puller.believe_replica()
+                    continue
                 error.add_note(f"Nothing could be pulled for retryTimeout ({retry_s:.0f} s).")
                 raise
             what = "%s; pulling again, for %.0f s more (retryTimeout)"
@@ -186,11 +196,18 @@ class _Puller:
         self._answer_bytes = self._largest_bytes = 0
         """Size of the last answer, and of the largest."""
         self._empty = 0
+        self._believes_replica = not task.nameserver
+
+    def believe_replica(self) -> None:
+        """Take the word of any replica: no master comes back."""
+        self._believes_replica = True
+        self.reset(None)
 
     def reset(self, address: str | None) -> None:
         """Begin again after a failure, at this address if it is given."""
         self._in_flight.clear()
         self._asked = self.position
+        self._empty = 0
         self._opened.forget(self._address, self._credentials)
         self._address = address or self._address
 
@@ -272,12 +289,25 @@ class _Puller:
             lo=False if self._queue in self._task.logic else None,
         )
 
+    def _ask_master_first(self, offset: int) -> None:
+        """Raises _MayBeElsewhere unless the broker that lacks this offset is the master."""
+        if self._believes_replica:
+            return
+        master = _master_of(self._task, self._queue.broker_name)
+        if master != self._address:
+            where = f"{master} is the master" if master is not None else "its master is away"
+            raise _MayBeElsewhere(
+                f"{self._address} does not have offset {offset} of queue {self._queue.queue_id} of "
+                f"{self._queue.topic}, and {where}"
+            )
+
     def _following(self, answer: Any, first: int) -> int:
         """The next offset after this answer. Raises DataLoss, BrokerError, ProtocolError."""
         if answer.code not in PULL_ANSWERS:
             raise BrokerError(answer.code, answer.remark, address=self._address)
         following = check_offsets(self._queue, first, answer.code, answer.header(PullMessageResponseHeader))
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            self._ask_master_first(first)
             what = f"queue {self._queue.queue_id} of {self._queue.topic}: offset {first} is gone ({answer.remark})"
             if self._task.fail_on_data_loss:
                 raise DataLoss(f"{what}. Set failOnDataLoss=false to go on at {following}")
@@ -288,6 +318,7 @@ class _Puller:
             # not dispatched yet.
             self._empty += 1
             if self._empty > _EMPTY_RETRIES:
+                self._ask_master_first(first)
                 raise MQError(
                     f"queue {self._queue.queue_id} of {self._queue.topic} does not give offset {first}"
                 )

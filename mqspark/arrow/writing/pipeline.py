@@ -19,7 +19,7 @@ from typing import Protocol
 from mqspark.arrow.writing.sendchoice import SendChoice
 from mqspark.base.clock import wall_ms
 from mqspark.base.logs import Outages, escaping
-from mqspark.client.blocking import BUSY, BlockingClient
+from mqspark.client.blocking import BUSY, SYSTEM_ERRORS, BlockingClient
 from mqspark.client.remoting.blockingconnection import SILENT_S, BlockingConnection
 from mqspark.client.remoting.topic_routes import is_logic_broker
 from mqspark.errors import BrokerError, ClientError, ConnectionLost, ProtocolError, RequestTimeout
@@ -33,8 +33,6 @@ log = escaping("mqspark.arrow")
 _UNSTORED_BYTES = 8 << 20
 """The rows that are sent or wait before the task reads more of them from Spark; also the limit in flight."""
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
-_SYSTEM_ERRORS = 5
-"""Repetitions after SYSTEM_ERROR, which is transient (a file cannot be made) or permanent (an illegal queue id)."""
 _RETRIED = BUSY | {ResponseCode.SYSTEM_ERROR}
 _WEAKLY_STORED = frozenset(
     {
@@ -306,7 +304,7 @@ class Pipeline:
         has_moved = answer.code == ResponseCode.NOT_LEADER_FOR_QUEUE and is_logic_broker(
             send.queue.broker_name
         )
-        if lane.system_errors > _SYSTEM_ERRORS or not (is_weak or has_moved or answer.code in _RETRIED):
+        if lane.system_errors > SYSTEM_ERRORS or not (is_weak or has_moved or answer.code in _RETRIED):
             raise error
         self._failed(address, [lane], error)
         if has_moved:
