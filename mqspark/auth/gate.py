@@ -90,6 +90,11 @@ class _Vouched(NamedTuple):
     reads_only: bool
 
 
+class Moved(Refusal):
+    """The session was made for the user at another address, and policies name addresses. A new one may be made for this
+    address, at which the user may do something."""
+
+
 class Grant:
     """That a user was allowed a request that waits. It is judged again when users or policies have changed since."""
 
@@ -369,7 +374,7 @@ class Gate:
     def sign_in(self, session: Session, name: str, content: bytes, digest: bytes, address: str = "") -> None:
         """Attribute all requests of this connection, which must be inside the process, to the user, if ``digest`` is
         the HMAC-SHA1 of ``content`` under the user's secret. ``address``: of who says so, if the connection was made
-        for somebody who may have been elsewhere. Raises Refusal."""
+        for somebody who may have been elsewhere. Raises Refusal: Moved when another could be made for that address."""
         is_new = self._known(session, name) is None
         source = address.partition("%")[0] or _address(session)
         is_elsewhere = source != _address(session)
@@ -386,7 +391,8 @@ class Gate:
             remark = (
                 f"User:{name} has policies for addresses, and this client is at another one than {source}"
             )
-            raise self._refused(session, 0, "forbidden", remark, name, request=_SIGN_IN)
+            refusal = self._refused(session, 0, "forbidden", remark, name, request=_SIGN_IN)
+            raise Moved(refusal.code, remark) if acl.allows_from(source) else refusal
         if is_new:
             self.attempts.let_in(source, name)
             self._count(session, 0, user)

@@ -222,6 +222,16 @@ class Acl:
         """Whether it matters from where the user asks."""
         return any(entry.sources for policy in self.policies for entry in policy.entries)
 
+    def allows_from(self, source: str) -> bool:
+        """Whether an entry allows the user anything at this address."""
+        address = ipaddress.ip_address(source)
+        return any(
+            entry.decision is Ruling.ALLOW
+            and (not entry.sources or any(address in network for network in entry.networks))
+            for policy in self.policies
+            for entry in policy.entries
+        )
+
     def policy(self, kind: PolicyType) -> AclPolicy:
         return next((policy for policy in self.policies if policy.type is kind), AclPolicy(kind, ()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from mqspark.auth.gate import Gate
+from mqspark.auth.gate import Gate, Moved
 from mqspark.auth.policies import Action, Kind
 from mqspark.base.clock import Clock
 from mqspark.broker.pop.ackrun import AckRun
@@ -15,7 +15,7 @@ from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from mqspark_server.proxy.grpcstatus import GrpcMoved, GrpcRefusal
 
 ANSWER_TIMEOUT_S = 3.0
 """How long a broker may take for a request that it answers at once."""
@@ -51,13 +51,15 @@ class Rights:
 
     def sign_in(self, proof: Proof | None, address: str) -> None:
         """``address``: of the peer that gives the proof. Raises GrpcRefusal when there are users, and the proof does
-        not hold."""
+        not hold: GrpcMoved when it would for a new link from this address."""
         if self._gate is None:
             return
         if proof is None:
             raise GrpcRefusal(pb.UNAUTHORIZED, "username cannot be null.")
         try:
             self._gate.sign_in(self._session, *proof, address)
+        except Moved as refusal:
+            raise GrpcMoved(pb.UNAUTHORIZED, refusal.remark) from None
         except Refusal as refusal:
             raise GrpcRefusal(pb.UNAUTHORIZED, refusal.remark) from None
 

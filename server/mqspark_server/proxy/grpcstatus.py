@@ -36,6 +36,10 @@ class GrpcRefusal(Exception):
         return pb.Status(code=self.code, message=self.text)
 
 
+class GrpcMoved(GrpcRefusal):
+    """The client's link was made for another address, and one may be made for this."""
+
+
 def status(code: pb.Code, text: str = "") -> pb.Status:
     """A status whose text is by default the name of its code."""
     return pb.Status(code=code, message=text or pb.Code.Name(code))

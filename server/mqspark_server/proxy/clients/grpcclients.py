@@ -19,7 +19,7 @@ from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import GrpcCaller, Link, ProxyBackend
 from mqspark_server.proxy.clients.grpcmetadata import GrpcMetadata
 from mqspark_server.proxy.clients.turnacks import TurnAcks
-from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from mqspark_server.proxy.grpcstatus import GrpcMoved, GrpcRefusal
 
 log = sparing("mqspark.grpc")
 
@@ -147,6 +147,11 @@ class GrpcClient:
         return not self.streams and not self.calls
 
     @property
+    def is_calling(self) -> bool:
+        """Whether it is connected, and has called lately: nobody may have told that its connection is dead."""
+        return not self.is_idle and self.used_at > monotonic() - RECONNECTING_S
+
+    @property
     def key(self) -> tuple[str, str]:
         return self.caller.client_id, self.caller.user
 
@@ -197,21 +202,40 @@ class GrpcClients:
         identity = metadata.identity
         client = self._clients.get(identity.key)
         if client is None:
-            caller = metadata.caller
-            client = GrpcClient(caller, identity.version_text)
-            client.link = self._backend.link(caller, self._receiver(client))
+            client = self._new(metadata)
+        else:
             try:
                 client.link.rights.sign_in(identity.proof, metadata.address[0])
-                self._clients[client.key] = client
-            except TableFull as error:
-                client.link.close()
-                raise GrpcRefusal(pb.TOO_MANY_REQUESTS, str(error)) from None
-            except BaseException:
-                client.link.close()
-                raise
-        else:
-            client.link.rights.sign_in(identity.proof, metadata.address[0])
+            except GrpcMoved:
+                if client.is_calling:  # two that take turns would end each other's links
+                    raise
+                client = self._moved(client, metadata)
         client.used_at = monotonic()
+        return client
+
+    def _new(self, metadata: GrpcMetadata) -> GrpcClient:
+        identity, caller = metadata.identity, metadata.caller
+        client = GrpcClient(caller, identity.version_text)
+        client.link = self._backend.link(caller, self._receiver(client))
+        try:
+            client.link.rights.sign_in(identity.proof, metadata.address[0])
+            self._clients[client.key] = client
+        except TableFull as error:
+            client.link.close()
+            raise GrpcRefusal(pb.TOO_MANY_REQUESTS, str(error)) from None
+        except BaseException:
+            client.link.close()
+            raise
+        return client
+
+    def _moved(self, old: GrpcClient, metadata: GrpcMetadata) -> GrpcClient:
+        """The client at another address, with a link of its own. Calls from the old address have the old link, which is
+        closed: they are never judged by the new address."""
+        self.remove(old)
+        client = self._new(metadata)
+        client.is_fifo = old.is_fifo
+        if old.settings is not None:
+            self.told(client, old.settings)
         return client
 
     def _receiver(self, client: GrpcClient) -> Callable[[str, Command], None]:
@@ -219,10 +243,11 @@ class GrpcClients:
 
     def told(self, client: GrpcClient, settings: pb.Settings) -> None:
         """Keep what a client says about itself, which is sound. Raises GrpcRefusal."""
-        try:
-            self._settings[client.key] = settings
-        except TableFull as error:
-            raise GrpcRefusal(pb.TOO_MANY_REQUESTS, str(error)) from None
+        if self._clients.get(client.key) is client:  # otherwise it has left, or is at another address
+            try:
+                self._settings[client.key] = settings
+            except TableFull as error:
+                raise GrpcRefusal(pb.TOO_MANY_REQUESTS, str(error)) from None
         client.settings = settings
 
     def remove(self, client: GrpcClient) -> None:
