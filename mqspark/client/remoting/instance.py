@@ -10,8 +10,10 @@ import asyncio
 import os
 import threading
 import zlib
+from asyncio.staggered import staggered_race
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from mqspark.base.clock import SystemClock
 from mqspark.base.logs import Outages, escaping
@@ -37,7 +39,6 @@ from mqspark.errors import (
     NoSuchTopic,
     NotANameServer,
     ProtocolError,
-    RequestTimeout,
 )
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body
@@ -62,6 +63,9 @@ _ASKED_OF_NAME_SERVERS = frozenset(
     }
 )
 """A request that every name server answers and no broker does."""
+NEXT_NAMESRV_S = 0.5
+"""A name server that is silent for this long is frozen, cut off or slow. The next one is asked as well, long before a
+send, whose time is running, is over."""
 LAST_BEAT_S = 1.0
 """How long a member that leaves waits for answers to heartbeats. RocketMQ handles heartbeats apart from unregistering
 and from the ends of connections: one that it handles late keeps the client in its group for two minutes."""
@@ -242,34 +246,53 @@ class ClientInstance:
     async def ask_namesrv(
         self, code: int, header: Fields = None, *, timeout_ms: int | None = None
     ) -> Command:
-        """Ask the current name server, and the others in turn if it does not answer.
+        """Ask the current name server. The others are asked in turn as well, each as soon as the one before has failed
+        or was silent for ``NEXT_NAMESRV_S``; the first answer counts, and whoever gave it is the current one from then
+        on.
 
         Raises BrokerError for a response code other than success, NotANameServer when a broker answers,
         ConnectionLost or RequestTimeout when none answers.
         """
         timeout_ms = timeout_ms or self.options.request_timeout_ms
-        for attempt in range(len(self.namesrv)):
-            address = self.namesrv[self._namesrv_index]
-            try:
-                return await self.remoting.invoke(address, code, header, timeout_ms=timeout_ms)
-            except BrokerError as error:
-                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
-                    raise NotANameServer(address, error.remark) from None
-                raise
-            except (ConnectionLost, RequestTimeout) as error:
-                self._namesrv_index = (self._namesrv_index + 1) % len(self.namesrv)
-                if attempt == len(self.namesrv) - 1:
-                    if isinstance(error, RequestTimeout):
-                        raise
-                    why = error.reason if len(self.namesrv) == 1 else error
-                    raise ConnectionLost(
-                        ";".join(self.namesrv),
-                        f"no name server answers ({why}); is one running there, and is the address right (namesrv, or"
-                        " NAMESRV_ADDR of the environment)?",
-                        made=False,
-                    ) from None
-                log.debug("%s; trying name server %s", error, self.namesrv[self._namesrv_index])
-        raise AssertionError("there is always a name server")
+        # An order of its own: what others find out meanwhile must not lead it past a server that it has not asked.
+        first = self._namesrv_index
+        order = [*self.namesrv[first:], *self.namesrv[:first]]
+        outcome: Command | BrokerError | None
+        outcome, which, failures = await staggered_race(
+            [partial(self._ask_one, address, code, header, timeout_ms) for address in order], NEXT_NAMESRV_S
+        )
+        if outcome is None or which is None:
+            raise self._unanswered([each for each in failures if each is not None])
+        if which:
+            self._namesrv_index = (first + which) % len(self.namesrv)
+            log.info("name server %s is asked from now on: %s has not answered", order[which], order[0])
+        if isinstance(outcome, Command):
+            return outcome
+        if outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
+            raise NotANameServer(order[which], outcome.remark)
+        raise outcome
+
+    async def _ask_one(
+        self, address: str, code: int, header: Fields, timeout_ms: int
+    ) -> Command | BrokerError:
+        """An answer, also a refusal. Raises ConnectionLost or RequestTimeout."""
+        try:
+            return await self.remoting.invoke(address, code, header, timeout_ms=timeout_ms)
+        except BrokerError as error:
+            return error
+
+    def _unanswered(self, failures: Sequence[BaseException]) -> BaseException:
+        """What is raised when no name server answers."""
+        last = failures[-1]
+        if not isinstance(last, ConnectionLost):
+            return last
+        why = last.reason if len(self.namesrv) == 1 else last
+        return ConnectionLost(
+            ";".join(self.namesrv),
+            f"no name server answers ({why}); is one running there, and is the address right (namesrv, or NAMESRV_ADDR"
+            " of the environment)?",
+            made=False,
+        )
 
     def failed(self, what: Hashable, error: Exception, text: str, *arguments: object) -> None:
         """A line about a request that failed, unless the log knows (``Outages``, ``level_of``)."""

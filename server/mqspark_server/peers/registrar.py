@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -52,11 +53,13 @@ class _NameServer:
         self.known = False
         self.due = asyncio.Event()
         self.failing = False
+        self._connected_s = -math.inf
         self.pause_s = 0.0
         """Pause before the next registration, derived from the cost of the last one."""
 
     async def connected(self) -> Outbound:
         if self.connection is None or not self.connection.alive:
+            self._connected_s = asyncio.get_running_loop().time()
             self.connection = await self._dialing.connect(self.address, self._connection_lost)
         return self.connection
 
@@ -64,6 +67,13 @@ class _NameServer:
         # A name server forgets the brokers of a closed connection, so register again soon.
         self.known = False
         self.due.set()
+
+    def rest_s(self) -> float:
+        """The pause before the next registration. Connections may end as soon as they are made, as behind a proxy whose
+        server is away: the next one is made RETRY_S after the last."""
+        if self.connection is not None and self.connection.alive:
+            return self.pause_s
+        return max(self.pause_s, self._connected_s + RETRY_S - asyncio.get_running_loop().time())
 
 
 class Master(NamedTuple):
@@ -136,7 +146,7 @@ class Registrar:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s if server.known else RETRY_S):
                     await server.due.wait()
-            await asyncio.sleep(server.pause_s)
+            await asyncio.sleep(server.rest_s())
             server.due.clear()
             try:
                 await self._register(server, self._broker.config.register_broker_timeout_mills / 1000)

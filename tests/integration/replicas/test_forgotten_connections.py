@@ -14,6 +14,7 @@ from mqspark_server.broker_app import BrokerApp
 from mqspark_server.controlled_app import broker_app
 from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net import outbound
+from mqspark_server.peers.registrar import RETRY_S
 from mqspark_server.settings.settings import Layer, broker_settings, namesrv_settings
 from tests.support.forgetful import Forgetful
 from tests.support.remoting import ask, topic_fields
@@ -89,6 +90,20 @@ async def test_a_broker_finds_its_name_server_again(tmp_path: Path) -> None:
         finally:
             await app.kill()
             await names.stop()
+
+
+async def test_a_name_server_whose_connections_do_not_last_is_not_asked_without_end(tmp_path: Path) -> None:
+    """A proxy whose server is away takes connections and ends them."""
+    names = Scripted(lambda _: None)
+    async with names.serving():
+        began_s = asyncio.get_running_loop().time()
+        app = broker(tmp_path, namesrvAddr=names.address)
+        await app.start()
+        try:
+            await eventually_async(lambda: names.accepted >= 3, "three attempts")
+            assert names.accepted <= 2 + (asyncio.get_running_loop().time() - began_s) / RETRY_S
+        finally:
+            await app.kill()
 
 
 def create_topic(address: str, name: str) -> None:
