@@ -115,7 +115,8 @@ class Channel(asyncio.Protocol):
             return await future
         finally:
             # Cancelled: a late response is dropped.
-            self._pending.pop(opaque, None)
+            if self._pending.pop(opaque, None) is not None:
+                self._close_if_retired()
 
     def oneway(self, code: int, header: Fields, *, remark: str | None = None) -> None:
         if not self.open:
@@ -227,8 +228,7 @@ class Channel(asyncio.Protocol):
                     entry[0](command)
             else:
                 self._on_request(self, command)
-        if not self.open:
-            self._close_if_retired()
+        self._close_if_retired()
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -260,7 +260,7 @@ class Channel(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _close_if_retired(self) -> None:
-        if not self._pending and self._transport is not None:
+        if not self.open and not self._pending and self._transport is not None:
             self._flush()
             self._transport.close()
 
@@ -291,6 +291,7 @@ class Channel(asyncio.Protocol):
             self._reason = f"no data for {silent_ms:.0f} ms although answers were due"
             log.warning("closing the connection to %s: %s", self.address, self._reason)
             self._transport.abort()
+        self._close_if_retired()
         earliest = min((deadline for _, deadline, *_ in self._pending.values()), default=math.inf)
         if earliest < self._timer_at:
             self._arm(earliest)

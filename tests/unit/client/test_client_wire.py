@@ -294,6 +294,21 @@ async def test_a_retired_channel_answers_what_it_has_then_closes() -> None:
     assert wire.closed
 
 
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+async def test_a_retired_channel_closes_when_nobody_waits_any_more(how: str) -> None:
+    """What a server that is about to stop never answers keeps no connection open."""
+    channel, wire = connected()
+    request = asyncio.ensure_future(channel.request(28, None, b"", 20 if how == "late" else 60_000))
+    await wait_for(wire, 1)
+    channel.retire()
+    assert not wire.closed
+    if how == "cancelled":
+        request.cancel()
+    with pytest.raises((RequestTimeout, asyncio.CancelledError)):
+        await request
+    assert wire.closed
+
+
 async def test_a_peer_that_does_not_read_holds_the_writer() -> None:
     channel, _ = connected()
     channel.pause_writing()
