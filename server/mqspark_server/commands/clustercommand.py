@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mqspark_server.shown.nouns import Setting
 
 DEFAULT_NAMESRV = "127.0.0.1:9876"
+DELETED_AT_ONCE = 32
 
 
 def setting_options(settings: Sequence[Setting]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -221,13 +222,20 @@ class ClusterShell:
         done = await action.apply(self)
         self.output.done(done.text, done.row)
 
-    async def carry_out_all(self, actions: Sequence[Act], yes: bool) -> None:
-        """As a list, whose rows are printed as the actions are done."""
+    async def carry_out_all(self, actions: Sequence[Act], yes: bool, at_once: int = 1) -> None:
+        """As a list, whose rows are printed as the actions are done. ``at_once``: so many begin together, for a broker
+        that saves a table once for all changes that wait. After an error no more of them begin."""
         await self._ask_for(actions, yes)
         with self.output.listing() as listing:
-            for action in actions:
-                done = await action.apply(self)
-                listing.add(done.row, done.text)
+            for first in range(0, len(actions), at_once):
+                begun = (each.apply(self) for each in actions[first : first + at_once])
+                results = await asyncio.gather(*begun, return_exceptions=True)
+                for done in results:
+                    if not isinstance(done, BaseException):
+                        listing.add(done.row, done.text)
+                for done in results:
+                    if isinstance(done, BaseException):
+                        raise done
 
     async def carry_out_shown(
         self,

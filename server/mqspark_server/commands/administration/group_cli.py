@@ -10,7 +10,13 @@ from mqspark.errors import BrokerError, MQError
 from mqspark.message import MessageQueue
 from mqspark_server.actions.groupactions import CloneOffsets, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import Goal, OffsetMove
-from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
+from mqspark_server.commands.clustercommand import (
+    DELETED_AT_ONCE,
+    ClusterShell,
+    given_settings,
+    noun,
+    setting_options,
+)
 from mqspark_server.commands.completing import GroupName, GroupNames, MaybeGroups, TopicName, complete_topics
 from mqspark_server.commands.output import columns, row_of
 from mqspark_server.commands.parameters import Argument, MaybeName, Name, OnlyBrokers, OnlyQueues, Option, Yes
@@ -156,7 +162,7 @@ async def group_delete(
     yes: Yes,
 ) -> None:
     """Delete GROUPS and their committed offsets."""
-    await shell.carry_out_all([DeleteGroup(name, keep_offsets) for name in groups], yes)
+    await shell.carry_out_all([DeleteGroup(name, keep_offsets) for name in groups], yes, DELETED_AT_ONCE)
 
 
 @group.command("clone")

@@ -13,7 +13,13 @@ from mqspark.errors import BrokerError, MQError
 from mqspark.message import MESSAGE_TYPES, NEW_TOPIC_QUEUES
 from mqspark_server.actions.topicactions import ConfigureTopic, CreateTopic, DeleteTopic
 from mqspark_server.commands.administration.config_cli import assignments
-from mqspark_server.commands.clustercommand import ClusterShell, given_settings, noun, setting_options
+from mqspark_server.commands.clustercommand import (
+    DELETED_AT_ONCE,
+    ClusterShell,
+    given_settings,
+    noun,
+    setting_options,
+)
 from mqspark_server.commands.completing import MaybeTopic, TopicName, TopicNames
 from mqspark_server.commands.output import columns, row_of
 from mqspark_server.commands.parameters import MaybeName, Name, OnlyBrokers, Option, Yes
@@ -177,7 +183,7 @@ def _show_leaders(shell: ClusterShell, topic: str, configs: Any) -> None:
 @topic.command("delete")
 async def topic_delete(shell: ClusterShell, topics: TopicNames, yes: Yes) -> None:
     """Delete TOPICS and their messages from all brokers and name servers."""
-    await shell.carry_out_all([DeleteTopic(name) for name in topics], yes)
+    await shell.carry_out_all([DeleteTopic(name) for name in topics], yes, DELETED_AT_ONCE)
 
 
 @topic.command("stats")
