@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o666, backup: Path | None = None) -> None:
     """``backup``: where the file goes that is there. When several replace a file at once, it is that of one of them.
     Raises OSError."""
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
