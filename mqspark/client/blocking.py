@@ -315,13 +315,20 @@ class BlockingClient:
     def bridged(self, look_up: Callable[[], T]) -> T:
         """The outcome of ``look_up`` for a topic that is known to exist: name servers forget its route while all
         its brokers are away, so NoRoute is retried, too."""
-        retries = _Retries("what had no route", self._retry_ms, self._sleep, self._outages)
+        return self._repeated("what had no route", look_up, NoRoute)
+
+    def answered(self, ask: Callable[[], T]) -> T:
+        """The outcome of ``ask``, whose requests are each tried once and which looks up anew whom it asks."""
+        return self._repeated("what had no answer", ask, ConnectionLost, RequestTimeout, BrokerError)
+
+    def _repeated(self, what: str, once: Callable[[], T], *failures: type[ClientError]) -> T:
+        retries = _Retries(what, self._retry_ms, self._sleep, self._outages)
         while True:
             try:
-                found = look_up()
+                found = once()
                 retries.over("%s has one again")
                 return found
-            except NoRoute as error:
+            except failures as error:
                 retries.pause(error)
 
     @contextmanager

@@ -239,6 +239,39 @@ def test_a_broker_that_is_in_no_route_is_waited_for(options: dict[str, str]) -> 
         assert partition.task.ranges == (QueueRange(A, 10, 12), QueueRange(B, 5, 6))
 
 
+@pytest.mark.parametrize("answer", TRANSIENT, ids=NAMES)
+def test_a_broker_that_died_holds_up_the_others_while_it_is_in_the_routes(answer: Answer) -> None:
+    """A name server takes some time to see that it is silent."""
+    cluster = Replaced()
+    with cluster.query() as reader:
+        cluster.ranges |= {"a": (0, 12), "b": (0, 6)}
+        alive, cluster.replicas["a"].script = cluster.replicas["a"].script, lambda _: answer
+        looks, answered = iter(range(3)), cluster.names.script
+
+        def script(command: Command) -> Answer:
+            if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and next(looks, None) is None:
+                cluster.registered.pop("a", None)
+            return answered(command)
+
+        cluster.names.script = script
+        assert end_of(reader) == {A: 10, B: 6}
+        assert "a" not in cluster.registered
+        cluster.names.script, cluster.replicas["a"].script = answered, alive
+        cluster.registered["a"] = {0: "a"}
+        clustered(reader).wait_for_routes()
+        assert end_of(reader) == {A: 12, B: 6}
+
+
+def test_a_new_query_does_not_wait_for_a_misspelt_topic() -> None:
+    cluster = Replaced()
+    with cluster.query() as reader:
+        cluster.names.script = without_topics(cluster)
+        reader.prepareForTriggerAvailableNow()
+        with pytest.raises(NoRoute):
+            reader.initialOffset()
+        assert cluster.looks[RequestCode.GET_BROKER_CLUSTER_INFO] == 0
+
+
 def test_a_queue_that_was_deleted_is_not_waited_for() -> None:
     """Its master is there, and registers the topic without it."""
     cluster = Replaced()

@@ -118,7 +118,7 @@ class CheckpointedStreamReader(PickledToTask, DataSourceStreamReader):  # type: 
         if not self._asked:
             self._check_selected(position)
         if self._late_target:
-            self._target, self._late_target = self._cluster.latest(self._cluster.queues()), False
+            self._target, self._late_target = self._cluster.ends(), False
         self._cluster.publish(position.offsets, self._published)
         following = self._wanted(position, max_rows, limited=limited)
         # The first batch is recorded at once, even if empty, so that its start survives a crash.
@@ -184,8 +184,8 @@ class CheckpointedStreamReader(PickledToTask, DataSourceStreamReader):  # type: 
     def _advanced(self, start: Positions, max_rows: int | None) -> Positions | None:
         """``start``, advanced as far as there are messages and the limit allows; None if there are none."""
         cluster = self._cluster
+        latest = dict(self._target) if self._target is not None else cluster.ends()
         queues = cluster.queues()
-        latest = dict(self._target) if self._target is not None else cluster.latest(queues)
         self._seen = latest
         begun = dict(start.begun) if start.begun == start.offsets else {}
         offsets = dict(start.offsets)
@@ -308,7 +308,7 @@ if ADMISSION_CONTROL:
 
         def prepareForTriggerAvailableNow(self) -> None:
             try:
-                self._target = self._cluster.latest(self._cluster.queues())
+                self._target = self._cluster.ends()
             except (NoRoute, ConfigError):
                 # Whether a queue is misspelled, was deleted or is away becomes known when Spark passes the query's
                 # offset.

@@ -326,6 +326,22 @@ class ClusterQueues:
     def latest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
         return self._ask(queues, self.client.max_offsets, self._logic.latest)
 
+    def ends(self) -> Offsets:
+        """The end of each of ``queues()``. One whose broker does not answer is left out when it has left the routes."""
+
+        def ask() -> Offsets:
+            queues = self.queues()
+            plain = {queue: address for queue, address in queues.items() if not _is_logic(queue)}
+            found = self.latest({queue: queues[queue] for queue in queues.keys() - plain.keys()})
+            try:
+                with self.client.without_retries():
+                    return found | self.latest(plain)
+            except ClientError:
+                self._queues_at = -ROUTE_LIFE_S
+                raise
+
+        return self.client.answered(ask)
+
     def earliest(self, queues: Mapping[MessageQueue, str]) -> Offsets:
         """The first offset of each queue, at its broker or in the archive. DataLoss if there is a gap between the
         two."""
