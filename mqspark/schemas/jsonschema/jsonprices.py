@@ -2,8 +2,9 @@
 
 A pattern of some letters may take microseconds for each byte of a text: one that counts (``[ab]*a[ab]{900}``) has more
 states than the engine's table holds, and one that looks around is begun again at up to ``MAX_BACKTRACKS`` places. A
-step (``multipleOf``) takes microseconds for a number that is far from it. So a schema has prices, by the name of the
-property that a value is under, and a large payload is added up: a long text beside a dear pattern costs nothing.
+step (``multipleOf``) takes microseconds for a number that is far from it, and so do numbers that are compared, unless
+both are whole and of 64 bits. So a schema has prices, by the name of the property that a value is under, and a large
+payload is added up: a long text beside a dear pattern costs nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from mqspark.errors import InvalidSchema
+from mqspark.schemas.jsontexts import levels_of
 from mqspark.schemas.parsedschema import JSON, needs_extra
 
 MAX_PATTERN_BYTES = 256 << 10
@@ -29,10 +31,16 @@ _SEARCH = 200
 _STEP = 40
 _FAR_STEP = 450
 """With a float of the other end of their range."""
+_ODD_BOUND = 20
+_ODD_EQUAL = 32
+"""A number is compared with one that is no whole one of 64 bits, or the other way round."""
+_WHOLE_BOUND = 4
+_FAR_ODD = 8
 _DIGITS_OF_UNIT = 500
 """A long integer costs the square of its digits, divided by this."""
 _NEAR = 1 << 64
-_NUMBERS = ("multipleOf", "maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum")
+_WHOLE = 1 << 63
+_BOUNDS = ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum")
 _MAX_PLACES = 100_000
 """Schemas times the names that they are under; with more of them, no names are told apart."""
 
@@ -81,15 +89,43 @@ class Costly(NamedTuple):
     patterns: int
     searching: int
     """Patterns with lookaround or back-references."""
-    steps: int
+    numbers: int
+    """For any number."""
+    odd_numbers: int
+    """For one that is no whole one of 64 bits, besides."""
 
 
-ONCE = Costly(1, 1, 1)
+ONCE = Costly(1, 1, 0, 0)
 
 
 def costly(node: dict[str, Any]) -> Costly:
     searching = [is_searching(pattern) for _, pattern in _patterns(node)]
-    return Costly(searching.count(False), searching.count(True), int(_has_step(node)))
+    step = node.get("multipleOf")
+    bounds: list[Any] = [each for each in map(node.get, _BOUNDS) if _is_number(each)]
+    are_odd = [any(map(is_odd, found)) for each in _equals(node) if (found := _numbers(each))]
+    numbers = (_FAR_STEP if _is_far(step) else _STEP) if _is_number(step) else 0
+    for each in bounds:
+        numbers += _FAR_STEP if _is_far(each) else _ODD_BOUND if is_odd(each) else 0
+    return Costly(
+        searching.count(False),
+        searching.count(True),
+        numbers + _ODD_EQUAL * are_odd.count(True),
+        _WHOLE_BOUND * len(bounds) + _ODD_EQUAL * are_odd.count(False),
+    )
+
+
+def _equals(node: dict[str, Any]) -> list[Any]:
+    """What a value is compared with as a whole."""
+    options = node.get("enum")
+    return [*(options if isinstance(options, list) else ()), node.get("const")]
+
+
+def _numbers(value: Any) -> list[float]:
+    return [each for level in levels_of(value) for each in level if _is_number(each)]
+
+
+def is_odd(number: float) -> bool:
+    return not (type(number) is int and -_WHOLE <= number < _WHOLE)
 
 
 def is_searching(pattern: str) -> bool:
@@ -113,6 +149,8 @@ class Price:
     """A byte of a text, times the bytes of the text, up to ``MAX_BACKTRACKS``."""
     searches: float = 0
     number: float = 0
+    odd: float = 0
+    """A number that is no whole one of 64 bits, besides."""
 
     def or_more(self, other: Price) -> Price:
         return Price(
@@ -120,23 +158,27 @@ class Price:
             max(self.search, other.search),
             max(self.searches, other.searches),
             max(self.number, other.number),
+            max(self.odd, other.odd),
         )
 
     @property
     def most(self) -> float:
-        """The most for a byte of a payload: the shortest number has two of them with its comma."""
-        return self.byte + self.searches + MAX_BACKTRACKS * self.search + self.number * _FAR_STEP / _STEP / 2
+        """The most for a byte of a payload: the shortest number has two of them with its comma, an odd one four."""
+        numbers = self.number * _FAR_STEP / _STEP / 2 + self.odd * _FAR_ODD / 4
+        return self.byte + self.searches + MAX_BACKTRACKS * self.search + numbers
 
     def of_text(self, text: str) -> float:
         size = len(text) if text.isascii() else len(text.encode(errors="replace"))
         return size * (self.byte + self.searches + min(size, MAX_BACKTRACKS) * self.search)
 
     def of_number(self, number: float) -> float:
-        if not self.number or not _is_far(number):
-            return self.number
+        odd = self.odd if self.odd and is_odd(number) else 0
+        if not (self.number or odd) or not _is_far(number):
+            return self.number + odd
+        odd *= _FAR_ODD
         if isinstance(number, int):
-            return self.number * (1 + (number.bit_length() // 3) ** 2 / _DIGITS_OF_UNIT)
-        return self.number * _FAR_STEP / _STEP
+            return odd + self.number * (1 + (number.bit_length() // 3) ** 2 / _DIGITS_OF_UNIT)
+        return odd + self.number * _FAR_STEP / _STEP
 
 
 _FREE = Price()
@@ -178,8 +220,8 @@ def prices_of(nodes: Sequence[dict[str, Any]], inner: Inner, most: Costly) -> Pr
     found = dict[str | Under, Price]()
     if any(own):
         for number, name in _places(inner):
-            for is_name, price in own[number]:
-                under = Under.IS_NAME if is_name else name
+            for other, price in own[number]:
+                under = other or name
                 found[under] = found.get(under, _FREE).or_more(price)
     return Prices(found)
 
@@ -200,16 +242,20 @@ def _places(inner: Inner) -> set[tuple[int, str | Under]]:
     return found
 
 
-def _own_prices(node: dict[str, Any], most: Costly, known: dict[str, Price]) -> list[tuple[bool, Price]]:
-    """Each with whether it is that of a name in the value, instead of the value."""
-    found = list[tuple[bool, Price]]()
+def _own_prices(
+    node: dict[str, Any], most: Costly, known: dict[str, Price]
+) -> list[tuple[Under | None, Price]]:
+    """Each with what it is for: None: the value itself, which is under any of its names."""
+    found = list[tuple[Under | None, Price]]()
     for is_name, pattern in _patterns(node):
         if pattern not in known:
             known[pattern] = text_price(pattern, most)
-        found.append((is_name, known[pattern]))
-    if _has_step(node):
-        price = _FAR_STEP if any(_is_far(node.get(each)) for each in _NUMBERS) else _STEP
-        found.append((False, Price(number=price * most.steps)))
+        found.append((Under.IS_NAME if is_name else None, known[pattern]))
+    own = costly(node)
+    if own.numbers or own.odd_numbers:
+        is_inside = any(isinstance(each, list | dict) for each in _equals(node))
+        price = Price(number=most.numbers, odd=most.odd_numbers)
+        found.append((Under.ANY_NAME if is_inside else None, price))
     return found
 
 
@@ -231,10 +277,6 @@ def _byte_price(pattern: str) -> int:
             continue
         return price
     return _PRICES[-1][1]
-
-
-def _has_step(node: dict[str, Any]) -> bool:
-    return _is_number(node.get("multipleOf")) or any(_is_far(node.get(each)) for each in _NUMBERS)
 
 
 def _is_number(value: Any) -> bool:

@@ -32,8 +32,11 @@ MAX_WORK = 20_000_000
 _BYTES_OF_WORK = 16
 _ALIKE_BYTES = 2
 """Each number that is like others costs a unit for so many bytes of its payload."""
+_SHORT_LIST = 15
+_COMPARED = 32
+"""Two numbers that are not whole ones of 64 bits."""
 _MAX_ALIKE_BYTES = 4_096
-"""A payload of so many bytes is not looked at for these numbers."""
+"""A payload of so many bytes is not looked at for the numbers of lists."""
 _EXACT = 1 << 53
 """Whole numbers beyond it share their nearest float with others."""
 _MAX_EXPLAINED = 32_000_000
@@ -108,7 +111,7 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
     """A payload of so many bytes is not too deep."""
     unseen = min(small, shallow, int(MAX_WORK / max(1, work.prices.most)))
     """One of so many bytes is not looked at before it is checked."""
-    if work.compares_items:
+    if work.unique:
         unseen = min(unseen, _MAX_ALIKE_BYTES)
 
     def check(payload: bytes | memoryview) -> Flaw | None:
@@ -181,23 +184,35 @@ def _too_much(value: Any, size: int, work: PayloadWork) -> Flaw | None:
             return _too_deep(work.depth)
     if work.prices.of(value) > MAX_WORK:
         return Flaw("", f"its {size} bytes have too much for the patterns and the multiples of the schema")
-    if work.compares_items and size * _most_alike(value) // _ALIKE_BYTES > MAX_WORK:
-        return Flaw(
-            "", f"its {size} bytes have too many large numbers that are nearly the same for uniqueItems"
-        )
+    if work.unique and _comparing(value, size) * work.unique > MAX_WORK:
+        return Flaw("", f"its {size} bytes have too many numbers for uniqueItems")
     return None
 
 
-def _most_alike(value: Any) -> int:
-    """The most different numbers that have one nearest float. The validator tells items apart by these, and compares
-    those that are alike, with all that is in them, each with each."""
+def _comparing(payload: Any, size: int) -> float:
+    """What it costs to compare the items of all lists with each other, besides what is counted for each value.
+
+    The validator compares the items of a short list each with each; of a longer one those whose numbers have the same
+    nearest floats, with all that is in them."""
     alike = dict[float, set[int]]()
-    for level in levels_of(value):
-        for each in level:
-            if type(each) is int and abs(each) > _EXACT:
-                try:
-                    nearest = float(each)
-                except OverflowError:
-                    nearest = math.inf
-                alike.setdefault(nearest, set()).add(each)
-    return max(map(len, alike.values()), default=0)
+    times = 0.0
+    waiting: list[tuple[Any, float]] = [(payload, 0)]
+    while waiting:
+        value, around = waiting.pop()
+        if isinstance(value, list):
+            count = len(value)
+            more = (count - 1) / 2 if 1 < count <= _SHORT_LIST else 0
+            waiting += [(each, around + more) for each in value]
+        elif isinstance(value, dict):
+            waiting += [(each, around) for each in value.values()]
+        elif isinstance(value, float):
+            times += around
+        elif isinstance(value, int) and abs(value) > _EXACT:
+            times += around
+            try:
+                nearest = float(value)
+            except OverflowError:
+                nearest = math.inf
+            alike.setdefault(nearest, set()).add(value)
+    most_alike = max(map(len, alike.values()), default=0)
+    return _COMPARED * times + size * most_alike / _ALIKE_BYTES

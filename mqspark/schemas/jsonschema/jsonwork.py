@@ -27,6 +27,7 @@ MAX_CHAIN = 300
 _MAX_STACK = 20_000
 """Calls inside each other that a payload may cause."""
 _MAX_STEPS = 500_000
+_NO_LIMIT = 1 << 40
 _PATTERN = 10
 _SEARCHING_PATTERN = 100
 """One with lookaround or back-references, which may go back ``MAX_BACKTRACKS`` times."""
@@ -34,8 +35,12 @@ _META_SCHEMA = 100
 """One of JSON Schema's own, applied to a value; its parts are applied to the values inside."""
 _LISTED = 16
 """So many items of a list are compared in the time of one schema."""
+_MIXED = 4
+"""So many texts among values of other types are."""
 _DEPENDENCIES = 4
 """So many names are looked for in that time."""
+_UNIQUE = 30
+"""So many schemas are compared in the time of an item with the others of a list that is too short to be sorted."""
 
 _SAME_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME = ("not", "if", "then", "else")
@@ -55,8 +60,8 @@ class PayloadWork:
     prices: Prices
     explains_branches: bool
     """Whether the validator's first error may have many others in it: those of all branches of an ``anyOf``."""
-    compares_items: bool
-    """Whether items of a list are compared with each other."""
+    unique: int
+    """How often the items of one list are compared with each other at most."""
 
 
 @dataclass(slots=True)
@@ -86,7 +91,7 @@ def payload_work(root: Any, documents: Documents) -> PayloadWork:
     chain = _longest_chain(applied)
     deepest = min(MAX_PAYLOAD_DEPTH, max(2, _MAX_STACK // chain), max(2, _MAX_STEPS // len(applied)))
     at_one = depth = 0
-    for count in _at_depths(applied, order, [each.own for each in applied], deepest):
+    for count in _at_depths(applied, order, [each.own for each in applied], deepest, MAX_AT_ONE_VALUE + 1):
         if count > MAX_AT_ONE_VALUE:
             break
         at_one = max(at_one, count)
@@ -95,33 +100,34 @@ def payload_work(root: Any, documents: Documents) -> PayloadWork:
         depth = deepest
     if depth < 2:
         raise SchemaTooLarge("schemas that one value is compared with", MAX_AT_ONE_VALUE, kind=JSON)
-    most = Costly(
-        *(
-            max(_at_depths(applied, order, own, depth))
-            for own in zip(*(each.costly for each in applied), strict=True)
-        )
-    )
     nodes = numbered.nodes
+
+    def most_at_one(own: Sequence[int]) -> int:
+        return max(_at_depths(applied, order, own, depth, _NO_LIMIT))
+
+    most = Costly(*map(most_at_one, zip(*(each.costly for each in applied), strict=True)))
     return PayloadWork(
         at_one,
         depth,
         prices_of(nodes, [each.inner for each in applied], most),
         explains_branches=any(node is ANYTHING or any(each in node for each in _BRANCHES) for node in nodes),
-        compares_items=any(node is ANYTHING or node.get("uniqueItems") is True for node in nodes),
+        unique=most_at_one([_is_unique(node) for node in nodes]),
     )
 
 
-def _at_depths(applied: list[_Applied], order: list[int], own: Sequence[int], deepest: int) -> Iterator[int]:
+def _at_depths(
+    applied: list[_Applied], order: list[int], own: Sequence[int], deepest: int, most: int
+) -> Iterator[int]:
     """The most that is applied to one value, by how deep it is: ``own`` of each schema that applies. It ends where
-    nothing changes any more."""
-    level = _same_value(applied, order, own)
+    nothing changes any more. Numbers above ``most`` do not grow."""
+    level = _same_value(applied, order, own, most)
     yield level[0]
     for _ in range(deepest):
         inside = [
             sum(level[n] for n in each.together) + max((level[n] for n in each.one_of), default=0)
             for each in applied
         ]
-        last, level = level, _same_value(applied, order, inside)
+        last, level = level, _same_value(applied, order, inside, most)
         if level == last or not any(level):
             return
         yield level[0]
@@ -195,11 +201,19 @@ def _compared(node: dict[str, Any]) -> int:
     """What a value is compared with besides schemas, counted as schemas."""
     count = sum(len(each) for each in node.values() if isinstance(each, list)) // _LISTED
     # As much as the value has may be the same in each of these, and is looked at.
-    count += sum(isinstance(each, list | dict) for each in _listed(node.get("enum")))
+    options = _listed(node.get("enum"))
+    count += sum(isinstance(each, list | dict) for each in options)
+    if len(set(map(type, options))) > 1:  # otherwise texts are looked up
+        count += len(options) // _MIXED
+    count += _UNIQUE * _is_unique(node)
     for of_names in map(_mapping, map(node.get, _DEPENDENT)):
         longest = max((len(each) for each in of_names.values() if isinstance(each, list)), default=0)
         count += longest + len(of_names) // _DEPENDENCIES
     return count
+
+
+def _is_unique(node: dict[str, Any]) -> bool:
+    return node is ANYTHING or node.get("uniqueItems") is True
 
 
 def _listed(value: Any) -> list[Any]:
@@ -210,12 +224,11 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _same_value(applied: list[_Applied], order: list[int], level: Sequence[int]) -> list[int]:
-    """With what applies to the same value. Numbers beyond the limit do not grow."""
+def _same_value(applied: list[_Applied], order: list[int], level: Sequence[int], most: int) -> list[int]:
+    """With what applies to the same value."""
     total = list(level)
     again = list(level)
     """What it takes to ask each once more."""
-    most = MAX_AT_ONE_VALUE + 1
     for number in order:
         each = applied[number]
         found = total[number] + sum(total[other] for other in each.same)

@@ -51,7 +51,7 @@ def test_large_numbers_that_look_the_same_are_not_compared_each_with_each(item: 
     if item == '{"a": "%d"}':  # a text looks like itself alone
         assert unique(payload) is None
     else:
-        assert "nearly the same for uniqueItems" in str(unique(payload))
+        assert "too many numbers for uniqueItems" in str(unique(payload))
     assert json_check({"items": {"type": ["integer", "array", "object"]}})(payload) is None
     different = ",".join(str((1 << 60) + (number << 20)) for number in range(2_000))
     assert unique(f"[{different}]".encode()) is None
@@ -78,6 +78,28 @@ def test_names_and_values_that_each_value_is_compared_with_are_counted(rule: dic
         half = {"dependencies": {"a": rule["dependencies"]["a"][::2]}}
     check = json_check({"items": half})
     assert "are too many for a schema that compares one value" in str(check(many("{}", 200_000)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "number"),
+    [
+        ({"enum": [0.5 + number for number in range(900)]}, "7"),
+        ({"enum": [1 << 100 | number for number in range(900)]}, "7"),
+        ({"enum": list(range(900))}, "7.5"),
+        ({"enum": [{"a": number + 0.5} for number in range(450)]}, '{"a":7}'),
+        ({"allOf": [{"const": 0.5}] * 300}, "7"),
+        ({"allOf": [{"maximum": 1.5}] * 300}, "7"),
+        ({"allOf": [{"maximum": 10}] * 300}, "7.5"),
+        ({"uniqueItems": True}, json.dumps([number + 0.5 for number in range(15)])),
+        ({"uniqueItems": True}, json.dumps([{"a": 0.5, "b": number} for number in range(15)])),
+    ],
+)
+def test_numbers_that_are_compared_slowly_are_counted(rule: dict[str, Any], number: str) -> None:
+    check = json_check({"items": {"anyOf": [rule, {}]}})
+    assert "too m" in str(check(many(number, 2_000_000 // len(number))))
+    assert check(many(number, 20)) is None
+    assert json_check({"items": {"minimum": 0, "maximum": 100}})(many("7.5", 500_000)) is None
+    assert json_check({"items": {"enum": list(range(500))}})(many("7", 500_000)) is None
 
 
 def peak_mb(check: Check, payload: bytes) -> tuple[str, int]:
