@@ -144,9 +144,8 @@ class Authority:
             self.gate.limited(session, kind, remark)
 
     def limited_user(self, session: Session) -> str:
-        """The name of the connection's user if limits apply; empty for a super user and an anonymous connection."""
-        user = None if self.gate is None else self.gate.user_of(session)
-        return "" if user is None or user.is_super else user.name
+        """See ``Gate.limited_user``."""
+        return "" if self.gate is None else self.gate.limited_user(session)
 
     def is_same_user(self, session: Session, other: Session) -> bool:
         """Whether both connections belong to the same user, or both are anonymous."""

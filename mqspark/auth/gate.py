@@ -39,7 +39,7 @@ from mqspark.protocol.dispatch import Handler, Refusal
 from mqspark.protocol.extending import Loaded
 from mqspark.protocol.headers.client_headers import UNIQUE_KEY_QUERY
 from mqspark.protocol.session import CERTIFICATE_NAME, Session
-from mqspark.protocol.signature import ACCESS_KEY, SIGNATURE, Signer
+from mqspark.protocol.signature import ACCESS_KEY, ON_BEHALF_OF, SIGNATURE, Signer
 from mqspark.protocol.slices import Slices
 
 MAX_DECISIONS = 512
@@ -198,6 +198,14 @@ class Gate:
         known = session.attributes.get(_KNOWN)
         return known.user if isinstance(known, KnownUser) else None
 
+    def limited_user(self, session: Session) -> str:
+        """The name of the connection's user, or of the user for whom a super user makes its requests, if limits for one
+        user apply; empty for a super user and an anonymous connection."""
+        user = self.user_of(session)
+        if user is not None and user.is_super:
+            user = self._users.find(str(session.attributes.get(ON_BEHALF_OF, "")))
+        return "" if user is None or user.is_super else user.name
+
     def _identify(self, session: Session, command: Command) -> KnownUser | None:
         """The user of the request; None if it needs no signature. Raises Refusal."""
         vouched = session.attributes.get(_VOUCHED)
@@ -314,10 +322,12 @@ class Gate:
 
     def limited(self, session: Session, kind: str, remark: str) -> None:
         """Audit that the connection's user has reached the limit of ``kind`` for one user."""
-        user = self.user_of(session)
         self.decisions["limited"] += 1
-        name = "" if user is None else user.name
-        self._audit(Audited(name, session.peer, 0, (kind,), False, remark, False, request="HOLD"))
+        self._audit(
+            Audited(
+                self.limited_user(session), session.peer, 0, (kind,), False, remark, False, request="HOLD"
+            )
+        )
 
     def left(self, session: Session) -> None:
         """Stop counting the connection for its user."""
@@ -459,6 +469,8 @@ class Gate:
         if isinstance(vouched, _Vouched) and vouched.reads_only and not _only_reads(row):
             raise self._refused(session, command.code, "forbidden", _READS_ONLY, vouched.user)
         if known is not None and known.user.is_super:
+            if (other := self._users.find(command.ext.get(ON_BEHALF_OF, ""))) is not None:
+                session.attributes[ON_BEHALF_OF] = other.name
             self._allowed(session, command, name, row)
             return
         if row.super_only:

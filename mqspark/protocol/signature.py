@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from copy import copy
 from operator import itemgetter
 
 from mqspark.base.bounded import Memo, text_bytes
 
 ACCESS_KEY, SECURITY_TOKEN, SIGNATURE = "AccessKey", "SecurityToken", "Signature"
 """The fields that carry a signature in a request."""
+ON_BEHALF_OF = "OnBehalfOf"
+"""Field of requests that a super user makes for another user, to whom limits for one user apply then."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,6 +35,12 @@ class Signer:
         import hmac  # who signs nothing does without OpenSSL's hashes
 
         self._mac = hmac.new(secret_key.encode(), digestmod="sha1")
+
+    def on_behalf_of(self, user: str) -> Signer:
+        """Signs with the same key what is asked for this user."""
+        other = copy(self)
+        other.fields = {**self.fields, ON_BEHALF_OF: user}
+        return other
 
     def signed(self, ext: Mapping[str, str], body: Buffer = b"") -> dict[str, str]:
         """The fields of a request with those of the signer and the signature."""

@@ -104,6 +104,34 @@ def greedy(tmp_path: Path, store_settings: dict[str, Any], **settings: int) -> I
     bench.close()
 
 
+class ProxyPeer(SignedPeer):
+    """A connection of a proxy, which serves one client of a user."""
+
+    def __init__(self, bench: Bench, user: str) -> None:
+        super().__init__(bench.peer(), *ROOT)
+        self.signer = self.signer.on_behalf_of(user)
+
+
+def test_users_behind_a_proxy_have_a_share_each(greed: Greed) -> None:
+    mallory, bob = (ProxyPeer(greed.bench, name) for name in ("mallory", "bob"))
+    count, refusal = until_refused(lambda number: heartbeat(mallory, f"m{number}", "G"))
+    assert (count > 0, refusal.code) == (True, BUSY)
+    assert (greed.audited[-1].user, greed.audited[-1].request) == ("mallory", "HOLD")
+    assert heartbeat(bob, "b", "G").code == 0
+    again = ProxyPeer(greed.bench, "mallory")
+    assert heartbeat(again, "another", "G").code == BUSY, "all connections of a user count together"
+    assert heartbeat(greed.mallory, "direct", "G").code == BUSY
+    assert heartbeat(ProxyPeer(greed.bench, ROOT[0]), "r", "G").code == 0
+    assert heartbeat(ProxyPeer(greed.bench, "nobody-known"), "n", "G").code == 0
+
+
+def test_only_a_super_user_asks_on_behalf_of_others(greed: Greed) -> None:
+    greed.mallory.signer = greed.mallory.signer.on_behalf_of("bob")
+    until_refused(lambda number: heartbeat(greed.mallory, f"m{number}", "G"))
+    assert heartbeat(greed.bob, "b", "G").code == 0
+    assert greed.shares("clients").held("mallory")[1] > greed.shares("clients").held("bob")[1] > 0
+
+
 def make_topic(who: SignedPeer, name: str, attributes: str = "") -> Command:
     return who.ask(R.UPDATE_AND_CREATE_TOPIC, topic_fields(name, 8, attributes=attributes))
 

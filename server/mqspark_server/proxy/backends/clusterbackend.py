@@ -110,7 +110,10 @@ class ClusterLink:
         if known is not None:
             known[1].close()
         server = self._routes.server(
-            [address], lambda command: self._on_request(broker, command), self._caller
+            [address],
+            lambda command: self._on_request(broker, command),
+            self._caller,
+            for_user=self._users is not None,
         )
         self._brokers[broker] = address, server
         return server

@@ -177,8 +177,14 @@ class ClusterRoutes:
         addresses: Iterable[str],
         on_request: Callable[[Command], None] = lambda _: None,
         caller: GrpcCaller | None = None,
+        *,
+        for_user: bool = False,
     ) -> BrokerServer:
-        return BrokerServer(addresses, self._dialing, on_request, caller)
+        """``for_user``: the caller has proved to be its user, who holds what its requests add at brokers."""
+        dialing = self._dialing
+        if caller is not None and for_user and dialing.signer is not None:
+            dialing = dialing._replace(signer=dialing.signer.on_behalf_of(caller.user))
+        return BrokerServer(addresses, dialing, on_request, caller)
 
     def master_of(self, broker: str) -> str:
         """The address of the broker's master. Raises GrpcRefusal."""

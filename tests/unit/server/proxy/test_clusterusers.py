@@ -6,23 +6,31 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from mqspark.auth.config import AuthConfig
 from mqspark.auth.failures import FAILURES
 from mqspark.errors import ConfigError
-from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.bodies.body import encode_body
+from mqspark.protocol.bodies.client_bodies import HeartbeatData
+from mqspark.protocol.codes import CURRENT_VERSION, Language, RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.client_headers import AckMessageRequestHeader
 from mqspark.protocol.headers.header import Header
 from mqspark.protocol.session import Session
-from mqspark.protocol.signature import Signer
+from mqspark.protocol.signature import ON_BEHALF_OF, Signer, content_of
+from mqspark_server.net.outbound import Dialing
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.backend import Proof
+from mqspark_server.proxy.backend import GrpcCaller, Proof
 from mqspark_server.proxy.backends import clusterusers
+from mqspark_server.proxy.backends.clusterbackend import ClusterLink
+from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
 from mqspark_server.proxy.backends.clusterusers import ClusterUsers, check_auth_of_proxy
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
+from tests.support.scripted import Scripted
 
 INNER = json.dumps({"accessKey": "inner", "secretKey": "inner-secret"})
 CONFIG = AuthConfig(
@@ -236,3 +244,36 @@ async def test_settings_that_a_proxy_does_not_keep_are_refused(config: AuthConfi
     with pytest.raises(ConfigError):
         check_auth_of_proxy(config)
     check_auth_of_proxy(CONFIG)
+
+
+class OneBroker(ClusterRoutes):
+    """A cluster of one."""
+
+    def __init__(self, address: str, signer: Signer) -> None:
+        super().__init__([], Dialing(signer=signer))
+        self.address = address
+
+    def master_of(self, broker: str) -> str:
+        return self.address
+
+
+@pytest.mark.parametrize("has_users", [True, False])
+async def test_brokers_are_told_for_which_user_a_proxy_asks(users: ClusterUsers, has_users: bool) -> None:
+    """If the caller has proved to be that user."""
+    await users.refresh()
+    signer = Signer("inner", "inner-secret")
+    async with Scripted(lambda command: (0, None, b"")).serving() as broker:
+        cluster: Any = SimpleNamespace(
+            routes=OneBroker(broker.address, signer),
+            users=users if has_users else None,
+            ready_topic=lambda name: None,
+        )
+        caller = GrpcCaller("client", "reader", (HERE, 4000), Language.JAVA, CURRENT_VERSION)
+        link = ClusterLink(cluster, caller, lambda broker, command: None)
+        link.rights.sign_in(proof("reader"), HERE)
+        heartbeat = encode_body(HeartbeatData(client_id="client"))
+        await link.request(BROKER, RequestCode.HEART_BEAT, None, heartbeat, timeout_s=60)
+        link.close()
+        (asked,) = broker.asked
+    assert asked.ext.get(ON_BEHALF_OF) == ("reader" if has_users else None)
+    assert asked.ext["Signature"] == signer.signature(content_of(asked.ext), asked.body)
