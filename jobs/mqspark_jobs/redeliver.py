@@ -251,7 +251,7 @@ def _redriven(options: DlqOptions, spark: SparkSession, progress: ProgressLine) 
     state = _load(url) or _begun(options)
     pending = state["pending"]
     if pending is None:
-        ends = queue_bounds({"nameserver": options.nameserver, "topic": topic}).ends
+        ends = queue_bounds({"nameserver": options.nameserver, "topic": topic}, state["done"]).ends
         # A queue that ends before what was sent is a new one: the topic was deleted and created again.
         starts = {
             queue: done if (done := state["done"].get(queue, -2)) <= end else -2
@@ -284,7 +284,9 @@ def _redriven(options: DlqOptions, spark: SparkSession, progress: ProgressLine) 
     progress.show("sending", 0, count, "dead letters")
     rows = rows.drop("origin")
     _send(rows, options.nameserver, f"redrive:{state.get('id', options.name)}", state["batch"])
-    _save(url, state | {"batch": state["batch"] + 1, "done": pending["end"], "pending": None})
+    # What was sent of a queue whose broker is away now is not sent again when it is back.
+    done = state["done"] | pending["end"]
+    _save(url, state | {"batch": state["batch"] + 1, "done": done, "pending": None})
     progress.show("sending", count, count, "dead letters")
     return {
         "job": "redeliver",

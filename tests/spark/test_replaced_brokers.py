@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mqspark.arrow.cluster.batchplan import bounded_ranges
 from mqspark.arrow.cluster.cluster_queues import BrokerPlace, ClusterQueues, DataLoss
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.cluster.readtasks import ReadTask
@@ -27,6 +28,7 @@ from mqspark.protocol.bodies.topic_bodies import BrokerData, ClusterInfo, QueueD
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import encode_record
+from mqspark_jobs.tables.topicqueues import TableTopic
 from pyspark_pymq.options import ReadOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.reading.stream_offsets import Positions
@@ -308,6 +310,30 @@ def test_what_a_new_slave_does_not_have_has_not_expired(strict: str) -> None:
         cluster.after[3] = {"a": {0: "a", 1: "a-slave"}}
         (partition,) = reader.partitions(*batch)
         assert partition.task.ranges == (QueueRange(A, 4, 10),)
+
+
+def test_offsets_that_a_slave_does_not_have_are_those_of_its_master() -> None:
+    """A read from and to named offsets asks it, and jobs that compare the end with what they have read."""
+    cluster = Replaced()
+    offsets = {"startingOffsets": '{"T": {"a:0": 8}}', "endingOffsets": '{"T": {"a:0": 10}}'}
+    del cluster.registered["b"]
+    with served(cluster.names, *cluster.replicas.values()):
+        given = {"nameserver": cluster.names.address, "topic": "T"}
+        for look, strict in ((3, "true"), (6, "false")):
+            cluster.registered["a"] = {1: "a-slave"}
+            cluster.after[look] = {"a": {0: "a", 1: "a-slave"}}
+            options = ReadOptions.parse(given | offsets | {"failOnDataLoss": strict}, streaming=False)
+            client = BlockingClient(cluster.names.address, retry_ms=60_000, sleep=lambda _: None)
+            assert bounded_ranges(ClusterQueues(options, client=client), options) == [QueueRange(A, 8, 10)]
+            client.close()
+        cluster.registered["a"] = {1: "a-slave"}
+        topic = TableTopic(
+            given, client=BlockingClient(cluster.names.address, retry_ms=60_000, sleep=lambda _: None)
+        )
+        assert topic.bounds({"a:0": 7}).ends == {"a:0": 7}
+        cluster.after[9] = {"a": {0: "a", 1: "a-slave"}}
+        assert topic.bounds({"a:0": 10}).ends == {"a:0": 10}
+        topic.close()
 
 
 def test_a_queue_may_leave_the_routes_at_any_time() -> None:

@@ -71,7 +71,7 @@ def verify(directory: TableDirectory, name: str, spark: SparkSession, progress: 
 
 def _comparable(definition: TableDefinition, ends: dict[str, int]) -> dict[str, int]:
     """The first offset of each queue that both the log and the table have to have."""
-    bounds = queue_bounds(raw_options(definition))
+    bounds = queue_bounds(raw_options(definition), ends)
     for queue, end in ends.items():
         if end > bounds.ends.get(queue, end):
             raise StoreCorrupt(

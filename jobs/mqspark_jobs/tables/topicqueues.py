@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
 from mqspark.arrow.cluster.queueranges import Offsets
@@ -34,9 +35,14 @@ class TableTopic:
     def client(self) -> BlockingClient:
         return self._cluster.client
 
-    def bounds(self) -> TopicSpan:
+    def bounds(self, reached: Mapping[str, int] = MappingProxyType({})) -> TopicSpan:
+        """``reached``: how far queues were read. The master of one that ends before that is asked, and waited for: a
+        slave may not have copied it yet. Raises NoRoute when it stays away."""
         queues = self._cluster.queues()
         firsts, ends = self._cluster.earliest(queues), self._cluster.latest(queues)
+        short = {queue: queues[queue] for queue, end in ends.items() if end < reached.get(_name(queue), end)}
+        if short:
+            ends |= self._cluster.latest(self._cluster.await_masters(short))
         return TopicSpan(_named(firsts), _named(ends))
 
     def publish(self, ends: Mapping[str, int]) -> None:
@@ -51,14 +57,19 @@ class TableTopic:
         self._cluster.client.close()
 
 
-def queue_bounds(options: Mapping[str, str]) -> TopicSpan:
-    """The queues of the topic of a batch read with these options. Raises MQError."""
+def queue_bounds(options: Mapping[str, str], reached: Mapping[str, int]) -> TopicSpan:
+    """The queues of the topic of a batch read with these options. ``reached``: as for ``TableTopic.bounds``. Raises
+    MQError."""
     topic = TableTopic(options)
     try:
-        return topic.bounds()
+        return topic.bounds(reached)
     finally:
         topic.close()
 
 
 def _named(offsets: Offsets) -> dict[str, int]:
-    return {f"{queue.broker_name}:{queue.queue_id}": offset for queue, offset in offsets.items()}
+    return {_name(queue): offset for queue, offset in offsets.items()}
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"

@@ -205,7 +205,7 @@ class ClusterQueues:
         masters = self.client.masters() if names else {}
         return {queue: masters[name] for queue, name in names.items() if name in masters}
 
-    def _await_masters(self, queues: Mapping[MessageQueue, str]) -> Mapping[MessageQueue, str]:
+    def await_masters(self, queues: Mapping[MessageQueue, str]) -> Mapping[MessageQueue, str]:
         """The queues at their masters. Waits for those that are away. Raises NoRoute after ``retryTimeout``, or returns
         ``queues`` under failOnDataLoss=false."""
 
@@ -388,6 +388,16 @@ class ClusterQueues:
 
     def _explicit(self, spec: OffsetSpec, wanted: Offsets, queues: Mapping[MessageQueue, str]) -> Offsets:
         earliest, latest = self.earliest(queues), self.latest(queues)
+        special = EARLIEST_OFFSET, LATEST_OFFSET
+        outside = {
+            queue: queues[queue]
+            for queue, offset in wanted.items()
+            if offset not in special and not earliest[queue] <= offset <= latest[queue]
+        }
+        if outside:
+            masters = self.await_masters(outside)
+            earliest |= self.earliest(masters)
+            latest |= self.latest(masters)
         resolved: Offsets = {}
         for queue, offset in wanted.items():
             lowest, highest = earliest[queue], latest[queue]
@@ -508,7 +518,7 @@ class ClusterQueues:
         # A new slave begins later than its master.
         doubtful = {each.queue for each in ranges if each.start < earliest.get(each.queue, each.start)}
         if doubtful:
-            earliest |= self.earliest(self._await_masters({queue: here[queue] for queue in doubtful}))
+            earliest |= self.earliest(self.await_masters({queue: here[queue] for queue in doubtful}))
         kept = []
         for each in ranges:
             if each.queue not in here and each.queue not in self._logic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,22 +31,29 @@ class Rows:
 
 
 class DeadLetters:
-    """A dead-letter topic of one queue, and what was sent of it."""
+    """A dead-letter topic with a queue on each of two brokers, and what was sent of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.end = 0
+        """In the queue of ``b``; that of ``a`` has two letters."""
+        self.has_two = False
         self.origin: str | None = "T"
         self.sent: list[tuple[str, int]] = []
         self.is_killed = False
-        monkeypatch.setattr(job, "queue_bounds", lambda options: TopicSpan({"b:0": 0}, {"b:0": self.end}))
+        monkeypatch.setattr(job, "queue_bounds", self._bounds)
         monkeypatch.setattr(job, "_dead_letters", self._rows)
         monkeypatch.setattr(job, "_send", self._send)
         monkeypatch.setattr(job, "_counts", lambda rows, column: rows.counts())
         monkeypatch.setattr(job, "_consumed", lambda nameserver, group: {"T", "U"})
 
+    def _bounds(self, options: Mapping[str, str], reached: Mapping[str, int]) -> TopicSpan:
+        ends = {"b:0": self.end} | ({"a:0": 2} if self.has_two else {})
+        return TopicSpan(dict.fromkeys(ends, 0), ends)
+
     def _rows(self, spark: Any, options: DlqOptions, topic: str, pending: dict[str, Any]) -> Rows:
-        start = pending["start"]["b:0"]
-        return Rows({self.origin: pending["end"]["b:0"] - max(start, 0)})
+        return Rows(
+            {self.origin: sum(end - max(pending["start"][queue], 0) for queue, end in pending["end"].items())}
+        )
 
     def _send(self, rows: Rows, nameserver: str, identity: str, batch: int) -> None:
         self.sent.append((identity, batch))
@@ -133,6 +141,17 @@ def test_dead_letters_of_a_topic_that_was_created_again_are_sent(
     assert letters.run(tmp_path) == 5
     letters.end = 2
     assert [letters.run(tmp_path), letters.run(tmp_path)] == [2, 0]
+
+
+def test_dead_letters_of_a_broker_that_was_away_are_not_sent_again(
+    letters: DeadLetters, tmp_path: Path
+) -> None:
+    letters.end, letters.has_two = 5, True
+    assert letters.run(tmp_path) == 7
+    letters.end, letters.has_two = 6, False
+    assert letters.run(tmp_path) == 1
+    letters.has_two = True
+    assert letters.run(tmp_path) == 0
 
 
 class ParkedTable:
