@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         SendContext,
     )
     from mqspark.client.hooks.spans import OpenTelemetry
-    from mqspark.client.producer.autobatch import AutoBatch
+    from mqspark.client.producer.accumulator import AutoBatch
     from mqspark.client.producer.producer_settings import ProducerSettings
     from mqspark.client.producer.transaction import TransactionResult
     from mqspark.client.remoting.client_options import ClientOptions

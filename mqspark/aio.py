@@ -37,7 +37,7 @@ from mqspark.client.hooks.hooks import SendContext as SendContext
 from mqspark.client.hooks.spans import OpenTelemetry as OpenTelemetry
 from mqspark.client.lite.litepull import LitePullConsumer as LitePullConsumer
 from mqspark.client.pop.pop import PopConsumer as PopConsumer
-from mqspark.client.producer.autobatch import AutoBatch as AutoBatch
+from mqspark.client.producer.accumulator import AutoBatch as AutoBatch
 from mqspark.client.producer.producer import Producer as Producer
 from mqspark.client.producer.producer_settings import ProducerSettings as ProducerSettings
 from mqspark.client.producer.transaction import TransactionProducer as TransactionProducer

@@ -4,7 +4,7 @@ The previous generation and the queue's new messages are read in pieces; Spark f
 key, however many keys there are; one task per queue copies the kept records into the next generation, in order. A
 rename then makes the generation current. A job killed before that has changed nothing, and a new run repeats the
 work. A broker may serve the store meanwhile; it uses the new generation within a second
-(``mqspark.store.compaction.compacted``).
+(``mqspark.store.compaction.generations``).
 
 If a RocketMQ broker has compacted a queue, offsets that are neither in a generation nor in the log are read from
 RocketMQ's files. A store that comes from RocketMQ, even repeatedly, thus serves the same messages here
@@ -30,7 +30,7 @@ from mqspark.base.clock import wall_ms
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.record.recordlayout import QUEUE_OFFSET_AT, queue_offset_of
-from mqspark.store.compaction.compacted import (
+from mqspark.store.compaction.generations import (
     COMPACT_LOCK,
     COMPACTED,
     DELETE_RETENTION_MS,

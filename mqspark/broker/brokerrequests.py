@@ -33,8 +33,8 @@ from mqspark.broker.pull.waiting_reads import WaitingReads
 from mqspark.broker.replication.role import Role
 from mqspark.broker.send.fastfail import FastFail
 from mqspark.broker.send.replies import ReplyProcessor
-from mqspark.broker.send.retry import SendBackProcessor
 from mqspark.broker.send.send import SendProcessor
+from mqspark.broker.send.sendback import SendBackProcessor
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.timer.recall import RecallProcessor
 from mqspark.broker.touched import Touched

@@ -22,7 +22,7 @@ from mqspark.broker.service import Service, Told
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import RETRY_MS, DelayService
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.errors import NotNow
 from mqspark.store.timer.timerfiles import TimerFiles

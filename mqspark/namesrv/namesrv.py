@@ -30,7 +30,7 @@ from mqspark.base.logs import printable, shown_setting, sparing
 from mqspark.base.names import check
 from mqspark.errors import ConfigError
 from mqspark.namesrv.config import NamesrvConfig
-from mqspark.namesrv.kv import ORDER_TOPICS, KVConfig
+from mqspark.namesrv.kvconfig import ORDER_TOPICS, KVConfig
 from mqspark.namesrv.routes import BrokerIdentity, RouteTable, keep_zone
 from mqspark.namesrv.saves import Saves
 from mqspark.protocol.bodies.body import decode_body, encode_body

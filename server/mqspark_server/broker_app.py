@@ -34,8 +34,8 @@ from mqspark_server.compacting.compactrunner import CompactRunner
 from mqspark_server.compacting.mastercopy import MasterCopy
 from mqspark_server.net.addresses import BrokerSockets, listening, resolve_broker_ip
 from mqspark_server.net.descriptors import PROCESS
+from mqspark_server.net.replicationserver import ReplicationServer
 from mqspark_server.net.servertls import Certificates, client_context
-from mqspark_server.net.slaveport import ReplicationServer
 from mqspark_server.node import BrokerParts
 from mqspark_server.peers.brokergroup import BrokerGroup
 from mqspark_server.peers.escaping import Escaping
@@ -46,8 +46,8 @@ from mqspark_server.peers.routefinder import RouteFinder
 from mqspark_server.peers.schemafollower import SchemaFollower
 from mqspark_server.process.diskwork import Flusher, Housekeeper, Worker, open_kernel_sync
 from mqspark_server.process.phases import Phase
+from mqspark_server.process.processapp import ProcessApp, dialing, remoting_server
 from mqspark_server.process.schemawork import SchemaWorker
-from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
 from mqspark_server.process.tasks import end_all
 from mqspark_server.proxy.grpcdoor import GrpcDoor
 from mqspark_server.settings.entrypoints import load_extensions
@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # imported where users have to log in
     from mqspark_server.console.history.sampler import Sampler
     from mqspark_server.net.grpc.grpccounts import GrpcCounts
     from mqspark_server.net.outbound import Dialing
-    from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.net.remotingserver import RemotingServer
     from mqspark_server.proxy.backend import ProxyBackend
     from mqspark_server.tiered.archivetier import ArchivedMessages
 

@@ -20,7 +20,7 @@ import click
 
 from mqspark.base.logs import printable
 from mqspark.errors import MQError
-from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.lazycommands import HELP, LazyCommands
 from mqspark_server.commands.refusals import FAILED, INTERRUPTED, MAX_TEXT, WRONG, describe, exit_code_of
 
 _NOUNS = {

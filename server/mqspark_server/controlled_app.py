@@ -20,7 +20,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import parse_addresses
 from mqspark.base.logs import Outages, sparing
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.epochlink import EpochFollower, EpochReplicas
+from mqspark.broker.replication.epochreplicas import EpochFollower, EpochReplicas
 from mqspark.broker.replication.manager import (
     ControllerRequest,
     LinkState,
@@ -48,7 +48,7 @@ from mqspark_server.net.addresses import BrokerSockets
 from mqspark_server.net.outbound import REQUEST_ERRORS, REQUEST_TIMEOUT_S, Outbound
 from mqspark_server.peers.registrar import UNREGISTER_TIMEOUT_S
 from mqspark_server.process.phases import Phase, ProcessLifecycle
-from mqspark_server.process.startup import Ends, dialing
+from mqspark_server.process.processapp import Ends, dialing
 from mqspark_server.process.tasks import end_all
 from mqspark_server.settings.settings import BrokerSettings
 

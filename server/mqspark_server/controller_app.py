@@ -20,7 +20,7 @@ from mqspark_server.net.addresses import bind, listening
 from mqspark_server.peers.notifier import Notifier
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
+from mqspark_server.process.processapp import ProcessApp, dialing, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.settings import WILDCARDS, ControllerSettings, foreign_keys, local_address
 
@@ -125,8 +125,8 @@ class ControllerApp(ProcessApp):
         )
 
     async def _campaign(self, core: ElectedController, progressed: Callable[[], None]) -> None:
-        from mqspark_server.etcd.client import etcd_client
         from mqspark_server.etcd.election import Election
+        from mqspark_server.etcd.etcdclient import etcd_client
 
         config = self.settings.controller
         etcd = etcd_client(config)

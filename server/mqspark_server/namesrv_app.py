@@ -18,7 +18,7 @@ from mqspark_server.net.addresses import bind, listening
 from mqspark_server.peers.notifier import Notifier
 from mqspark_server.process.diskwork import Housekeeper, Worker
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp, dialing, remoting_server
+from mqspark_server.process.processapp import ProcessApp, dialing, remoting_server
 from mqspark_server.settings.entrypoints import load_extensions
 from mqspark_server.settings.reported import more_of_namesrv
 from mqspark_server.settings.settings import WILDCARDS, NamesrvSettings, foreign_keys, local_address
@@ -27,7 +27,7 @@ from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:  # imported where users have to log in, or with a controller
     from mqspark_server.controller_app import ControllerApp
-    from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.net.remotingserver import RemotingServer
 
 log = logging.getLogger("mqspark.app")
 

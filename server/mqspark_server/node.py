@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mqspark_server.compacting.compactrunner import CompactRunner
     from mqspark_server.compacting.mastercopy import MasterCopy
     from mqspark_server.net.grpc.grpccounts import GrpcCounts
-    from mqspark_server.net.slaveport import ReplicationServer
-    from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.net.remotingserver import RemotingServer
+    from mqspark_server.net.replicationserver import ReplicationServer
     from mqspark_server.peers.brokergroup import BrokerGroup
     from mqspark_server.peers.escaping import Escaping
     from mqspark_server.peers.following import Following

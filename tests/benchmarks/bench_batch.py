@@ -38,7 +38,7 @@ from tests.support.clocks import ManualClock
 
 QUEUES = 8
 PIECE_BYTES = 64 * 1024
-"""After so much the event loop ends a turn (``mqspark_server.net.tcp.TURN_BYTES``)."""
+"""After so much the event loop ends a turn (``mqspark_server.net.remotingserver.TURN_BYTES``)."""
 MEMORY = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
 PASS_MESSAGES = 16_384
 PASSES = 6

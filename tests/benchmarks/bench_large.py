@@ -194,7 +194,7 @@ def listener(address: str) -> int:
     port = int(address.rpartition(":")[2])
     wanted = {
         f"socket:[{fields[9]}]"
-        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for table in ("/proc/net/remotingserver", "/proc/net/tcp6")
         for fields in (line.split() for line in Path(table).read_text().splitlines()[1:])
         if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
     }

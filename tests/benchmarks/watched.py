@@ -31,7 +31,7 @@ import uvloop
 
 from mqspark_server.cli import main as mqspark
 from mqspark_server.net.grpc.grpcconnection import GrpcConnection
-from mqspark_server.net.tcpconnection import RemotingConnection
+from mqspark_server.net.remotingconnection import RemotingConnection
 
 LONGEST = 40
 LONG_S = 0.002

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from mqspark.record.record import decode_record, encode_record
-from mqspark.store.compaction.compacted import CompactedQueues, Current, GenerationWriter, adopt, read_current
+from mqspark.store.compaction.generations import (
+    CompactedQueues,
+    Current,
+    GenerationWriter,
+    adopt,
+    read_current,
+)
 from mqspark.store.disk.files import FileLayer
 from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask, TopicToCompact
 from tests.crash.disk import MemoryFiles, Power, RecordedFiles

@@ -28,10 +28,10 @@ SLOTS = 64
 @pytest.fixture(autouse=True)
 def small_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """38 MB of it would be in each of some hundred images."""
-    for module in ("mqspark.store.timer.timerwheel", "mqspark.broker.timer.timers"):
+    for module in ("mqspark.store.timer.timerwheel", "mqspark.broker.timer.timerservice"):
         monkeypatch.setattr(f"{module}.SLOTS", SLOTS)
     monkeypatch.setattr("mqspark.store.timer.timerwheel.WHEEL_BYTES", SLOTS * 32)
-    monkeypatch.setattr("mqspark.broker.timer.timers.BLANK_SLOTS", 4)
+    monkeypatch.setattr("mqspark.broker.timer.timerservice.BLANK_SLOTS", 4)
 
 
 class Machine:
@@ -178,7 +178,9 @@ def test_what_was_acknowledged_is_delivered_after_a_power_cut(seed: int) -> None
 @pytest.mark.slow("many images; fast: that test without the clock, and clean stops with it")
 @pytest.mark.parametrize("seed", [1, ONE, *REST])
 def test_nor_is_anything_lost_when_the_clock_goes_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", 1)  # it finds slots half delivered
+    monkeypatch.setattr(
+        "mqspark.broker.timer.timerservice.BATCH_MESSAGES", 1
+    )  # it finds slots half delivered
     check_images(Run(seed, 16, stops=bool(seed % 2), is_steady=False))
 
 
@@ -202,7 +204,7 @@ def check_images(run: Run) -> None:
 def test_clean_stops_repeat_nothing_when_the_clock_goes_back(
     seed: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", batch)
+    monkeypatch.setattr("mqspark.broker.timer.timerservice.BATCH_MESSAGES", batch)
     run = Run(seed, 60, stops=True, is_steady=False)
     found = deliver_all(run.machine, set(run.due_ms), run.end_ms + run.stepped_back_ms + LONGEST_MS + 100_000)
     assert Counter(number for number, _ in found) == Counter(run.due_ms.keys())

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mqspark.broker.timer import timers
+from mqspark.broker.timer import timerservice
 from mqspark.message import encode_recall_handle
 from mqspark.protocol.codes import RequestCode
 from tests.support.draws import draws
@@ -88,7 +88,7 @@ class Delays(RuleBasedStateMachine):
     @initialize(messages=st.sampled_from([1, 3, 512]), can_die=st.booleans())
     def begin(self, messages: int, can_die: bool) -> None:
         """With few messages a tick, whatever happens finds slots that are half delivered."""
-        self.patches.setattr(timers, "BATCH_MESSAGES", messages)
+        self.patches.setattr(timerservice, "BATCH_MESSAGES", messages)
         self.can_die = can_die
 
     @rule(level=st.integers(1, len(LEVELS_MS)))

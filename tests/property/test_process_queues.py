@@ -21,7 +21,7 @@ from mqspark.base.clock import SystemClock
 from mqspark.client.delivery.delivery import ConsumeStatus, make_delivery
 from mqspark.client.delivery.process_queue import FlowLimits, ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.life.pauses import Timers
+from mqspark.client.life.timers import Timers
 from mqspark.client.push.concurrent import Concurrent
 from mqspark.errors import RequestTimeout
 from mqspark.message import MessageExt

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import mqspark.broker.replication.epochlink as epochlink
+import mqspark.broker.replication.epochreplicas as epochlink
 import mqspark.broker.transaction.openhalves as openhalves
 import mqspark.broker.transaction.transactions as transactions
 import mqspark.controller.controller as controller
@@ -21,7 +21,7 @@ import mqspark_server.controlled_app as controlled_app
 from mqspark.base.config import INT64_MAX
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
-from mqspark.broker.replication.epochlink import EpochFollower, EpochReplicas
+from mqspark.broker.replication.epochreplicas import EpochFollower, EpochReplicas
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.loghealing import Healing
 from mqspark.broker.replication.manager import ReplicasManager
@@ -29,7 +29,7 @@ from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.term import Term
 from mqspark.broker.tables.consumer_offsets import ConsumerOffsets
 from mqspark.broker.timer.delays import DelayService
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.client.remoting.instance import ClientInstance
 from mqspark.controller.liveness import Liveness
 from mqspark.controller.replicasets import ReplicaSet, ReplicaTable

@@ -21,7 +21,7 @@ from pyspark_pymq.work.functions import ArrowFunction, RowFunction
 from pyspark_pymq.work.isolated import DIED, Isolated
 from pyspark_pymq.work.journal import REMEMBERED_MS, Journal, State, Trial
 from pyspark_pymq.work.outcome import NAMES
-from pyspark_pymq.work.sendback import Failed, RetryQueues, _encoded, properties_of
+from pyspark_pymq.work.retryqueues import Failed, RetryQueues, _encoded, properties_of
 from pyspark_pymq.work.verdicts import (
     DEAD,
     DISCARDED,

@@ -16,9 +16,9 @@ from mqspark.broker.lite.lite_service import LiteService
 from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.lite.liteparked import LiteParked
 from mqspark.broker.pop.acting_pops import ActingPops
-from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.parked_pops import ParkedPops
 from mqspark.broker.pop.pop_service import PopService
+from mqspark.broker.pop.poporder import PopOrder
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pull.held_pulls import HeldPulls
@@ -27,11 +27,11 @@ from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.schemaregistry.schemaregistry import SchemaRegistry
 from mqspark.broker.schemaregistry.subjects import Subjects
 from mqspark.broker.state.groups import ClientGroups
+from mqspark.broker.state.heldrequests import HeldRequests
 from mqspark.broker.state.locks import QueueLocks
-from mqspark.broker.state.selection import HeldRequests
 from mqspark.broker.state.slots import SLOT_MS, Slots
 from mqspark.broker.tables.consumer_filters import ConsumerFilters
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.message import TIMER_TOPIC, MessageQueue
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.store.log.commitlog import CommitLog

@@ -172,7 +172,7 @@ def _hex_address(address: tuple[str, int]) -> str:
 def _socket_number(local: tuple[str, int], remote: tuple[str, int]) -> str | None:
     """The inode of the socket at the other end of a connection of this machine."""
     wanted = f" {_hex_address(local[:2])} {_hex_address(remote[:2])} "
-    for line in Path("/proc/net/tcp").read_text().splitlines():
+    for line in Path("/proc/net/remotingserver").read_text().splitlines():
         if wanted in line:
             return line.split()[9]
     return None

@@ -21,7 +21,7 @@ from mqspark.client.blocking import BlockingClient
 from mqspark.message import retry_topic
 from pyspark_pymq.work.journal import Journal, State
 from pyspark_pymq.work.outcome import MESSAGE, NAMES, ORDER
-from pyspark_pymq.work.sendback import Failed, SendBack, SendBackTimes, properties_of
+from pyspark_pymq.work.retryqueues import Failed, SendBack, SendBackTimes, properties_of
 from pyspark_pymq.work.trial import write_outcome
 from pyspark_pymq.work.verdicts import DEAD, DISCARDED, DONE, ORDER_KEY, RETRY, RETRY_OF, WAIT
 

@@ -17,7 +17,7 @@ from mqspark.base.clock import wall_ms
 from mqspark.message import retry_topic
 from mqspark.record.compression import ZLIB
 from pyspark_pymq.options import ReadOptions
-from pyspark_pymq.work.sendback import Failed, SendBackTimes, properties_of
+from pyspark_pymq.work.retryqueues import Failed, SendBackTimes, properties_of
 
 NEEDED = ("value", "key", "tags", "topic", "msgId", "properties")
 """The columns of a message that its dead letter is made of."""

@@ -9,7 +9,7 @@ from mqspark.broker.lite.liteclients import LiteClients
 from mqspark.broker.lite.litelife import LiteLife
 from mqspark.broker.lite.litepop import LitePops
 from mqspark.broker.lite.litewatch import LiteWatch
-from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.poporder import PopOrder
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.service import Told
 from mqspark.broker.state.litenames import LITE_PREFIX, checked_lite_queue

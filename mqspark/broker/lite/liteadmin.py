@@ -7,7 +7,7 @@ import heapq
 from mqspark.auth.policies import Action, Kind
 from mqspark.broker.lite.liteclients import CLIENTS_AT_ONCE, QUEUES_AT_ONCE, LiteClients
 from mqspark.broker.lite.litelife import LiteLife
-from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.poporder import PopOrder
 from mqspark.broker.state.litenames import (
     bound_topic,
     expiry_minutes,

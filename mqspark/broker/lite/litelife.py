@@ -12,7 +12,7 @@ from collections.abc import Set
 from mqspark.base.clock import MINUTE_MS
 from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import QUEUES_AT_ONCE, LiteClients
-from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.poporder import PopOrder
 from mqspark.broker.state.litenames import (
     bound_topic,
     expiry_minutes,

@@ -12,8 +12,8 @@ from mqspark.base.logs import sparing
 from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.liteparked import LiteParked, LiteWaiter
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
-from mqspark.broker.pop.handout import MAX_MESSAGES, SERVED_AT_ONCE
-from mqspark.broker.pop.order import ILLEGAL, PopOrder
+from mqspark.broker.pop.poporder import ILLEGAL, PopOrder
+from mqspark.broker.pop.popprocessor import MAX_MESSAGES, SERVED_AT_ONCE
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.state.state import BrokerState

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mqspark.broker.pop.ackrun import STORED, AckedTogether, AckRecord, AckRun, AckRuns, not_stored
 from mqspark.broker.pop.checks import check_invisible_time
-from mqspark.broker.pop.order import ILLEGAL, PopOrder
+from mqspark.broker.pop.poporder import ILLEGAL, PopOrder
 from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState

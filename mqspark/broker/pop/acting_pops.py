@@ -20,8 +20,8 @@ from mqspark.base.config import Limit
 from mqspark.base.shares import NOBODY
 from mqspark.broker.pop.ack import AckProcessor
 from mqspark.broker.pop.acting_revival import ActingAcks, ActingRevival
-from mqspark.broker.pop.handout import PopProcessor
-from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.poporder import PopOrder
+from mqspark.broker.pop.popprocessor import PopProcessor
 from mqspark.broker.pop.revivelog import CheckKey, RemoteLog
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.acks import Acks, Deferred

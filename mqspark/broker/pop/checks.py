@@ -8,7 +8,7 @@ from __future__ import annotations
 from mqspark.broker.pop.parked_pops import ANY_QUEUE
 from mqspark.broker.pull.pull import check_port, not_parsed
 from mqspark.broker.state.groups import TAG
-from mqspark.broker.state.selection import Wanted
+from mqspark.broker.state.heldrequests import Wanted
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidFilter, InvalidMessage
 from mqspark.filter.sql import SQL92, compile_sql

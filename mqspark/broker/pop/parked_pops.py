@@ -18,7 +18,7 @@ from mqspark.base.bounded import BoundedMap, Ledger, text_bytes
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
-from mqspark.broker.state.selection import HeldRequests, Wanted
+from mqspark.broker.state.heldrequests import HeldRequests, Wanted
 from mqspark.broker.state.slots import LongPoll, Slots
 from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session

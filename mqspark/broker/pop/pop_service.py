@@ -8,8 +8,8 @@ from mqspark.base.histogram import Histogram
 from mqspark.broker.pop.ack import AckProcessor, LiteAcks
 from mqspark.broker.pop.ackrun import AckRun
 from mqspark.broker.pop.checks import unknown_topic
-from mqspark.broker.pop.handout import PopProcessor
-from mqspark.broker.pop.order import PopOrder
+from mqspark.broker.pop.poporder import PopOrder
+from mqspark.broker.pop.popprocessor import PopProcessor
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
-from mqspark.broker.pop.handout import MAX_MESSAGES, PopProcessor
-from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.parked_pops import ANY_QUEUE, Waiter
+from mqspark.broker.pop.poporder import PopOrder
+from mqspark.broker.pop.popprocessor import MAX_MESSAGES, PopProcessor
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pop.waking import WakingPops
 from mqspark.broker.state.state import BrokerState

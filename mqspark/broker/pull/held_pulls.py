@@ -11,7 +11,7 @@ from collections import deque
 from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
 from mqspark.broker.pull.parked_pulls import MAX_PARKED_BYTES, Pull
-from mqspark.broker.state.selection import HeldRequests
+from mqspark.broker.state.heldrequests import HeldRequests
 from mqspark.errors import TableFull
 
 HOLD_MS = 3_000

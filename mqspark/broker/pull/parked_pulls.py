@@ -17,7 +17,7 @@ from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
 from mqspark.base.config import Bound
 from mqspark.base.shares import NOBODY
-from mqspark.broker.state.selection import HeldRequests, Wanted
+from mqspark.broker.state.heldrequests import HeldRequests, Wanted
 from mqspark.broker.state.slots import LongPoll, Slots
 from mqspark.broker.statictopic.logicreads import LogicRead
 from mqspark.protocol.codes import RequestCode

@@ -19,7 +19,7 @@ from mqspark.broker.pull.elsewhere import ReadsElsewhere
 from mqspark.broker.pull.held_pulls import HeldPulls
 from mqspark.broker.pull.parked_pulls import ParkedPulls, Pull
 from mqspark.broker.state.groups import TAG
-from mqspark.broker.state.selection import Wanted, get_selected
+from mqspark.broker.state.heldrequests import Wanted, get_selected
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.logicreads import LogicRead, PullOutcome
 from mqspark.broker.stats.rpctimes import Rpc

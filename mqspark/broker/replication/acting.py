@@ -28,7 +28,7 @@ from mqspark.broker.replication.follower import Follower
 from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.broker.transaction.escaped_halves import EscapedHalves
 from mqspark.message import MASTER_ID
 from mqspark.protocol.codes import RequestCode, ResponseCode

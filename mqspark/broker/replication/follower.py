@@ -28,7 +28,7 @@ from mqspark.broker.config import BrokerConfig
 from mqspark.broker.replication.halink import HaLink
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.protocol.bodies.replica_bodies import HAClientRuntimeInfo
-from mqspark.protocol.servers.replication import DataFrames, encode_report
+from mqspark.protocol.servers.haframes import DataFrames, encode_report
 from mqspark.record.recordlayout import SIZE, record_size
 from mqspark.store.store import MessageStore
 

@@ -30,7 +30,7 @@ from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.offset_row import Rows, offsets_in_slices
 from mqspark.broker.tables.topics import Topics
 from mqspark.broker.timer.delays import DelayService
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.errors import InvalidMessage, MQError, ProtocolError, StoreError
 from mqspark.message import parse_number
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper, TopicStatsTable

@@ -16,7 +16,7 @@ from mqspark.broker.config import BrokerConfig, BrokerRole
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.offset_row import offsets_in_slices
 from mqspark.broker.timer.delays import DelayService
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.errors import ProtocolError
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import decode_table

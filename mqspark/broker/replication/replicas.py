@@ -23,7 +23,7 @@ from mqspark.protocol.bodies.replica_bodies import HAConnectionRuntimeInfo, HARu
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, ok
-from mqspark.protocol.servers.replication import Reports, data_head
+from mqspark.protocol.servers.haframes import Reports, data_head
 from mqspark.protocol.session import Session
 from mqspark.store.store import MessageStore
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.pop.assignment import RequestModes
 from mqspark.broker.replication.acting import ActingMaster, others_answers
-from mqspark.broker.replication.epochlink import (
+from mqspark.broker.replication.epochreplicas import (
     UNSURE,
     EpochFollower,
     EpochReplicas,
@@ -42,7 +42,7 @@ from mqspark.broker.replication.tablenotices import TableNotices
 from mqspark.broker.replication.term import Term
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.timer.delays import DelayService
-from mqspark.broker.timer.timers import TimerService
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.protocol.dispatch import Handler, merged
 from mqspark.store.log.epochs import EpochFile, begin_term
 

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from mqspark.base.propertystring import ITEM_END, Properties, mark
 from mqspark.base.shares import NOBODY
 from mqspark.broker.send.directsends import DirectSends
-from mqspark.broker.send.retry import dead_letter_topic, retry_limit
 from mqspark.broker.send.schemaguard import SchemaGuard
+from mqspark.broker.send.sendback import dead_letter_topic, retry_limit
 from mqspark.broker.send.sendruns import SendPlan, SendRuns
 from mqspark.broker.state.acks import Acks, Receiver
 from mqspark.broker.state.litenames import checked_lite_queue

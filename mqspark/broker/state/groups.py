@@ -20,7 +20,7 @@ from mqspark.base.clock import Clock
 from mqspark.base.config import Limit
 from mqspark.base.logs import printable
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.state.selection import Wanted
+from mqspark.broker.state.heldrequests import Wanted
 from mqspark.broker.tables.consumer_filters import ConsumerFilters
 from mqspark.filter.sql import SqlFilter, compile_sql, filter_bytes
 from mqspark.filter.tags import parse_tags

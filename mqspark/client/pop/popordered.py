@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from mqspark.base.logs import escaping
-from mqspark.client.life.pauses import Timer, Timers
+from mqspark.client.life.timers import Timer, Timers
 from mqspark.client.pop.popped import Popped
 from mqspark.message import MessageQueue
 

@@ -19,7 +19,7 @@ from mqspark.client.hooks.trace import MAX_TRACE_BYTES, Tracer, trace_group
 from mqspark.client.life import ending
 from mqspark.client.life.ending import LoopEnd, Pending
 from mqspark.client.life.lifecycle import Lifecycle, Tasks
-from mqspark.client.producer.autobatch import Accumulator, Together
+from mqspark.client.producer.accumulator import Accumulator, Together
 from mqspark.client.producer.faults import FaultTable
 from mqspark.client.producer.outgoing import (
     PackedBatch,

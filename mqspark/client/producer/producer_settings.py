@@ -9,7 +9,7 @@ from typing import Annotated
 from mqspark.base.valuetypes import InRange, NonNegativeInt, PositiveInt, check_fields
 from mqspark.client.hooks.hooks import Interceptor
 from mqspark.client.life.ending import EXIT_TIMEOUT_MS
-from mqspark.client.producer.autobatch import AutoBatch
+from mqspark.client.producer.accumulator import AutoBatch
 from mqspark.client.remoting.client_options import ClientKeywords
 from mqspark.client.remoting.keywords import described
 from mqspark.client.typed.serializer import Serializer

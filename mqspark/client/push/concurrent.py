@@ -29,7 +29,7 @@ from mqspark.client.delivery.delivery import (
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.life.pauses import Timers
+from mqspark.client.life.timers import Timers
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError
 from mqspark.message import MessageExt

@@ -28,7 +28,7 @@ from mqspark.client.delivery.delivery import (
 )
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.life.pauses import Timer, Timers
+from mqspark.client.life.timers import Timer, Timers
 from mqspark.client.push.concurrent import SendBack
 from mqspark.client.remoting.remoting import level_of
 from mqspark.errors import MQError

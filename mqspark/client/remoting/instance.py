@@ -18,7 +18,7 @@ from functools import partial
 from mqspark.base.clock import SystemClock
 from mqspark.base.logs import Outages, escaping
 from mqspark.client.life.lifecycle import Tasks
-from mqspark.client.life.pauses import Timers
+from mqspark.client.life.timers import Timers
 from mqspark.client.remoting.channel import Channel
 from mqspark.client.remoting.client_options import STREAM_FIELDS, ClientOptions, client_id_of, resolve_namesrv
 from mqspark.client.remoting.credentials import signer_of

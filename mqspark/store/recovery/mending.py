@@ -31,7 +31,7 @@ from mqspark.store.messages.fetch import Fetcher
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queuetable import QueueTable
-from mqspark.store.recovery.copying import MAX_GAP, sound_record
+from mqspark.store.recovery.logcopier import MAX_GAP, sound_record
 from mqspark.store.recovery.recovery import Recovery, is_queued
 from mqspark.store.storedata import StoreData
 

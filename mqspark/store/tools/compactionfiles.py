@@ -3,7 +3,7 @@
 RocketMQ serves compacted topics only from there and adds only what it dispatches itself. Without these files
 it would never serve what this project's broker has stored. The files contain what that broker serves: the
 generation, what RocketMQ kept behind it, and the log up to the end of the queue
-(``mqspark.store.compaction.compacted``). RocketMQ dispatches what is not in the queue yet.
+(``mqspark.store.compaction.generations``). RocketMQ dispatches what is not in the queue yet.
 
     compaction/compactionLog/<topic>/<queue id>/<position>    records, their physical offset replaced by the position
     compaction/compactionCq/<topic>/<queue id>/<position>     a BatchCQ entry for each; the names are those of the log
@@ -25,7 +25,7 @@ from mqspark.base.names import path_below
 from mqspark.errors import ConfigError
 from mqspark.record.record import check_record
 from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC, queue_offset_of
-from mqspark.store.compaction.compacted import COMPACTED, Generation, read_current
+from mqspark.store.compaction.generations import COMPACTED, Generation, read_current
 from mqspark.store.compaction.rocketcompaction import COMPACTION, RocketCompaction
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import OsFiles

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from mqspark.base.clock import wall_ms
 from mqspark.record.record import check_record, tags_code
 from mqspark.record.recordlayout import BLANK_BYTES, MIN_RECORD_BYTES
-from mqspark.store.compaction.compacted import Generation, generations, sound_record
+from mqspark.store.compaction.generations import Generation, generations, sound_record
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.disk.layout import BEYOND
 from mqspark.store.disk.notes.beginnote import BeginNote

@@ -13,7 +13,7 @@ from mqspark.store.messages.append import Appender
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.condition import Condition
 from mqspark.store.messages.unsettled import Unsettled
-from mqspark.store.recovery.copying import LogCopier
+from mqspark.store.recovery.logcopier import LogCopier
 from mqspark.store.recovery.recoveryreport import RecoveryReport
 from mqspark.store.storedata import StoreData
 from mqspark.store.upkeep.checkpoints import Checkpoints

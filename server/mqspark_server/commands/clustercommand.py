@@ -19,7 +19,7 @@ import click
 from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark.protocol.codes import ResponseCode
-from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.lazycommands import HELP, LazyCommands
 from mqspark_server.commands.output import Column, Output, OutputFormat
 from mqspark_server.commands.parameters import DeclaredCommand, Option, declared_by
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic

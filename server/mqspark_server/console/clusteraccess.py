@@ -14,7 +14,7 @@ from mqspark.client.admin import AdminClient
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.errors import Picklable
-from mqspark_server.net.httpget import WebServer
+from mqspark_server.net.webserver import WebServer
 
 API_LINKS = (("HTTP API", "/docs"),)
 BROKER_LINKS = (*API_LINKS, ("Metrics", "/metrics"), ("Health", "/health/ready"))

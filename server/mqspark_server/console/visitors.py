@@ -22,7 +22,7 @@ from mqspark.errors import InvalidMessage
 from mqspark_server.console.rendering import ROOT
 from mqspark_server.shown.timezones import UTC_ZONE, Zone, zone_named
 from mqspark_server.web.callers import cookie_name, cookie_of, cookie_to_set
-from mqspark_server.web.sessions import LONGEST_MS, Login, Logins
+from mqspark_server.web.logins import LONGEST_MS, Login, Logins
 
 FORM_BYTES = 8 << 20
 """The most of one form; a message's body is in one."""

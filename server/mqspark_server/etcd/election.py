@@ -23,7 +23,7 @@ from mqspark.base.logs import sparing
 from mqspark.base.names import is_address
 from mqspark.controller.config import ControllerConfig
 from mqspark.errors import NotNow, StoreCorrupt
-from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare, get, put
+from mqspark_server.etcd.etcdclient import Etcd, EtcdUnavailable, Found, compare, get, put
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.tasks import end_all
 

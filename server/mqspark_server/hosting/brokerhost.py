@@ -22,7 +22,7 @@ from mqspark_server.hosting.childserver import ChildServer, PartFailed
 from mqspark_server.hosting.supervisor import Pauses, Supervisor
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.process.diskwork import Worker
-from mqspark_server.process.startup import Ends
+from mqspark_server.process.processapp import Ends
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from mqspark.base.logs import sparing
 from mqspark_server.hosting.childserver import ChildServer
 from mqspark_server.hosting.mergedmetrics import LABEL, merge_metrics
-from mqspark_server.net.httpget import NotAnswered, WebAnswer, WebServer
+from mqspark_server.net.webserver import NotAnswered, WebAnswer, WebServer
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.web.families import CONTENT_TYPE, Families, exposition
 from mqspark_server.web.httpguard import ASGIApp, Guarded

@@ -1,5 +1,5 @@
 """What protects a server from its connections: limits of their number, of the memory that they hold, and of how slow
-they may be. Remoting (``tcp``) and gRPC (``grpc/grpclistener``) share it.
+they may be. Remoting (``remotingserver``) and gRPC (``grpc/grpclistener``) share it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Expires(Protocol):
 
 
 class LocalServer(Protocol):
-    """What such a client needs from its server (``tcp.RemotingServer``)."""
+    """What such a client needs from its server (``remotingserver.RemotingServer``)."""
 
     core: Core
     loop: asyncio.AbstractEventLoop

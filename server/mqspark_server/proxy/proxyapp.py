@@ -6,7 +6,7 @@ from mqspark.base.clock import SystemClock
 from mqspark.base.config import parse_addresses
 from mqspark.base.names import bracketed
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp, dialing
+from mqspark_server.process.processapp import ProcessApp, dialing
 from mqspark_server.proxy.backends.clusterbackend import ClusterBackend
 from mqspark_server.proxy.backends.clusterroutes import ClusterRoutes
 from mqspark_server.proxy.backends.clusterusers import check_auth_of_proxy

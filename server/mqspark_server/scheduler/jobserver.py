@@ -14,7 +14,7 @@ from mqspark.base.clock import Clock, SystemClock
 from mqspark.base.logs import printable
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase
-from mqspark_server.process.startup import ProcessApp
+from mqspark_server.process.processapp import ProcessApp
 from mqspark_server.process.tasks import end_all
 from mqspark_server.scheduler.jobprocess import CommandOf, JobRun, finished, job_command
 from mqspark_server.scheduler.jobrecords import JobDirectory, JobState, RunRecord

@@ -12,9 +12,9 @@ from mqspark.auth.config import AuthConfig
 from mqspark.base.config import INT64_MAX, check_settings, known_keys, port, rocketmq_key, setting
 from mqspark.errors import ConfigError
 from mqspark_server.net.guards import ConnectionLimits
-from mqspark_server.net.httpget import WebServer
 from mqspark_server.net.servertls import ClientTls, ServerTls
 from mqspark_server.net.testcertificate import made_certificate
+from mqspark_server.net.webserver import WebServer
 
 HIGH_WATER_BYTES = 4 * 1024 * 1024
 BROKER = ("broker",)

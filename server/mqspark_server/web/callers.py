@@ -34,8 +34,8 @@ from mqspark.errors import ConfigError, FrameTooLarge
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.headers.header import Header
+from mqspark_server.web.logins import Login, Logins
 from mqspark_server.web.problems import Problem, as_problem
-from mqspark_server.web.sessions import Login, Logins
 
 if TYPE_CHECKING:
     from fastapi import Request

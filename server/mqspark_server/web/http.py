@@ -22,7 +22,7 @@ from mqspark.base.names import bracketed
 from mqspark_server.net.addresses import bind, listening
 from mqspark_server.net.servertls import Certificates
 from mqspark_server.process.diskwork import Worker
-from mqspark_server.process.startup import Ends
+from mqspark_server.process.processapp import Ends
 
 if TYPE_CHECKING:
     import uvicorn

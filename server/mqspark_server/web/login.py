@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from mqspark_server.web.callers import Caller, Callers, cookie_name, cookie_to_set
+from mqspark_server.web.logins import LONGEST_MS
 from mqspark_server.web.problems import Problem, ProblemDetails
-from mqspark_server.web.sessions import LONGEST_MS
 from mqspark_server.web.v1.asking import Given
 
 ERRORS: dict[int | str, dict[str, Any]] = {

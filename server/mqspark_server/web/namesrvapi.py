@@ -19,7 +19,7 @@ from mqspark_server.web.problems import new_api
 
 if TYPE_CHECKING:
     from mqspark.namesrv.namesrv import NameServer
-    from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.net.remotingserver import RemotingServer
     from mqspark_server.process.phases import ProcessLifecycle
 
 _NODE = ("node_type", "node_id")

@@ -14,8 +14,8 @@ import pytest
 from mqspark import Message, Producer, SendStatus
 from mqspark.errors import MQError
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark_server.etcd.client import Etcd, EtcdUnavailable
 from mqspark_server.etcd.election import EtcdState, Fence
+from mqspark_server.etcd.etcdclient import Etcd, EtcdUnavailable
 from tests.support.clusters import mqspark_broker, mqspark_controller, mqspark_namesrv
 from tests.support.etcd import EtcdMember, etcd_binary, etcd_cluster
 from tests.support.processes import mqspark_command, process, set_options

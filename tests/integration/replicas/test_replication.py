@@ -19,7 +19,7 @@ import pytest
 from mqspark import Message, Producer, SendStatus
 from mqspark.store.reads import Reads
 from mqspark.testing import Broker
-from mqspark_server.net import slaveport
+from mqspark_server.net import replicationserver
 from tests.support.storefiles import log_bytes
 from tests.support.waiting import eventually
 
@@ -135,7 +135,7 @@ def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
             for _ in range(40):
                 producer.send(Message(TOPIC, body))
             waiting = broker.call(lambda: broker.apps[0].parts.slaves.waiting_bytes)
-            assert waiting < 4 * slaveport.CHUNK_BYTES
+            assert waiting < 4 * replicationserver.CHUNK_BYTES
             slave.take_until(end_of(broker))
             assert slave.log == log_of(broker)
 
@@ -143,7 +143,7 @@ def test_a_slave_that_does_not_read_costs_little(tmp_path: Path) -> None:
 def test_a_silent_slave_is_let_go_and_a_quiet_one_hears_where_the_log_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slaveport, "SCAN_S", 0.02)
+    monkeypatch.setattr(replicationserver, "SCAN_S", 0.02)
     settings = {"haSendHeartbeatInterval": 50, "haHousekeepingInterval": 700}
     with Broker(store=tmp_path / "s", settings=settings) as broker:
         with closing(Slave(broker)) as slave:
@@ -184,7 +184,7 @@ def test_a_segment_that_cannot_be_mapped_costs_the_slave_and_nobody_else(
 
 
 def test_too_many_slaves_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slaveport, "MAX_SLAVES", 1)
+    monkeypatch.setattr(replicationserver, "MAX_SLAVES", 1)
     with Broker(store=tmp_path / "s", settings={"haSendHeartbeatInterval": 50}) as broker:
         with closing(Slave(broker)) as first:
             assert first.take()
@@ -248,8 +248,8 @@ def test_a_slave_that_reports_and_does_not_read_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it is given keeps segments of the log from going."""
-    monkeypatch.setattr(slaveport, "SCAN_S", 0.05)
-    monkeypatch.setattr(slaveport, "UNREAD_S", 0.5)
+    monkeypatch.setattr(replicationserver, "SCAN_S", 0.05)
+    monkeypatch.setattr(replicationserver, "UNREAD_S", 0.5)
     with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
         producer.send(Message(TOPIC, b"first"))
         with closing(Slave(broker)) as slave:
@@ -268,7 +268,7 @@ def test_a_slave_that_reports_and_does_not_read_is_let_go(
 
 
 def test_those_that_say_nothing_keep_no_slave_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slaveport, "MAX_SLAVES", 2)
+    monkeypatch.setattr(replicationserver, "MAX_SLAVES", 2)
     with Broker(store=tmp_path / "s") as broker, Producer(broker.namesrv, group="P") as producer:
         with contextlib.ExitStack() as idle:
             for _ in range(4):
@@ -285,7 +285,7 @@ def test_an_address_with_many_connections_displaces_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a slave that has not reported its position yet, nor a place for a new one, is lost to another address."""
-    monkeypatch.setattr(slaveport, "MAX_SLAVES", 3)
+    monkeypatch.setattr(replicationserver, "MAX_SLAVES", 3)
     settings = {"haSendHeartbeatInterval": 50}
     with (
         Broker(store=tmp_path / "s", settings=settings) as broker,
@@ -314,7 +314,7 @@ def test_slaves_that_have_reported_displace_none_that_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An address with many connections that claim a position does not end the handshakes of other slaves."""
-    monkeypatch.setattr(slaveport, "MAX_SLAVES", 3)
+    monkeypatch.setattr(replicationserver, "MAX_SLAVES", 3)
     with (
         Broker(store=tmp_path / "s", settings={"haSendHeartbeatInterval": 50}) as broker,
         Producer(broker.namesrv, group="P") as producer,

@@ -32,7 +32,7 @@ from mqspark import Message
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.message import SCHEMAS_TOPIC
 from mqspark.testing import Clients, Cluster
-from mqspark_server.console.gateway import ConsoleApp
+from mqspark_server.console.consoleapp import ConsoleApp
 from tests.support.commands import mqspark
 from tests.support.users import add_user, with_users
 from tests.support.waiting import eventually

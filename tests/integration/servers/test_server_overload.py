@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import mqspark_server.net.lateness
-import mqspark_server.net.tcp
-import mqspark_server.net.tcpconnection
+import mqspark_server.net.remotingconnection
+import mqspark_server.net.remotingserver
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
 from mqspark.testing import Broker
 from mqspark_server.net.guards import ConnectionLimits
-from mqspark_server.net.tcp import RemotingServer
-from mqspark_server.net.tcpconnection import RemotingConnection
+from mqspark_server.net.remotingconnection import RemotingConnection
+from mqspark_server.net.remotingserver import RemotingServer
 from tests.support.remoting import send_fields, topic_fields
 from tests.support.toycore import ToyCore
 
@@ -73,7 +73,11 @@ class Patience:
 class Harness:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, connections: int) -> None:
         self.core, self.patience = BusyCore(), Patience()
-        for module in (mqspark_server.net.tcp, mqspark_server.net.tcpconnection, mqspark_server.net.lateness):
+        for module in (
+            mqspark_server.net.remotingserver,
+            mqspark_server.net.remotingconnection,
+            mqspark_server.net.lateness,
+        ):
             monkeypatch.setattr(module, "monotonic", lambda: self.core.now)
         self.server = RemotingServer(self.core, [], name="toy", overload=self.patience)
         self.connections = []

@@ -21,8 +21,8 @@ from mqspark.protocol.session import Session, Take
 from mqspark.protocol.slices import LongWork
 from mqspark_server.net.addresses import bind_pair, bind_socket
 from mqspark_server.net.guards import ConnectionLimits
-from mqspark_server.net.tcp import TURN_BYTES, RemotingServer
-from mqspark_server.net.tcpconnection import RemotingConnection
+from mqspark_server.net.remotingconnection import RemotingConnection
+from mqspark_server.net.remotingserver import TURN_BYTES, RemotingServer
 from tests.support.toycore import ToyCore
 from tests.support.waiting import eventually_async
 
@@ -182,7 +182,9 @@ async def test_a_tick_that_fails_is_not_the_last(caplog: pytest.LogCaptureFixtur
 
 
 async def test_much_is_answered_before_the_loop_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark_server.net.tcpconnection.CONNECTION_S", 60)  # another rule, and one of time
+    monkeypatch.setattr(
+        "mqspark_server.net.remotingconnection.CONNECTION_S", 60
+    )  # another rule, and one of time
     async with serving() as harness:
         client = await harness.client()
         await client.request(1)
@@ -198,7 +200,7 @@ async def test_much_is_answered_before_the_loop_reads_on(monkeypatch: pytest.Mon
 async def test_a_large_answer_is_written_in_pieces_with_others_served_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqspark_server.net.tcpconnection.PIECE_BYTES", 300_000)
+    monkeypatch.setattr("mqspark_server.net.remotingconnection.PIECE_BYTES", 300_000)
     written: list[tuple[int, int]] = []
     iterations = 0
 

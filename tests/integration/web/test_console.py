@@ -22,7 +22,7 @@ from mqspark.message import dlq_topic
 from mqspark.testing import Broker, FakeClock
 from mqspark_server import broker_app
 from mqspark_server.commands.clustercommand import connection_of
-from mqspark_server.console.gateway import ConsoleApp
+from mqspark_server.console.consoleapp import ConsoleApp
 from mqspark_server.console.history import sampler
 from mqspark_server.console.sections import letterpages
 from mqspark_server.survey import tracesurvey

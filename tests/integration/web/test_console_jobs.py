@@ -11,8 +11,8 @@ import pytest
 
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.testing import Broker, FakeClock
-from mqspark_server.console.gateway import ConsoleApp
-from mqspark_server.net.httpget import WebServer
+from mqspark_server.console.consoleapp import ConsoleApp
+from mqspark_server.net.webserver import WebServer
 from mqspark_server.scheduler.jobserver import JobServerApp
 from tests.integration.web.test_job_server import HOUR_MS, jobs_file, serving
 from tests.support.waiting import eventually_async

@@ -13,9 +13,9 @@ from mqspark.base.propertystring import find_property
 from mqspark.errors import ConfigError, FilterFailed, InvalidFilter, InvalidMessage, MQError
 from mqspark.filter.sql import compile_sql
 from mqspark.message import decode_properties, encode_properties
-from mqspark.protocol.servers.autoswitch import EpochFrames, SlaveWords
+from mqspark.protocol.servers.epochframes import EpochFrames, SlaveWords
+from mqspark.protocol.servers.haframes import DataFrames, Reports, data_head, encode_report
 from mqspark.protocol.servers.replicaproof import MAGIC, MasterProof, SlaveProof
-from mqspark.protocol.servers.replication import DataFrames, Reports, data_head, encode_report
 from mqspark.protocol.signature import Signer
 from mqspark.record.batchitems import encode_items, split_batch
 from mqspark.store.messages.membertable import batch_members

@@ -17,7 +17,7 @@ from mqspark.protocol.command import encode_request
 from mqspark_server import dev_cluster
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import ConnectionLimits
-from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.remotingserver import RemotingServer
 from mqspark_server.tiered.archivetier import told_to_clients
 from tests.support.toycore import ToyCore
 
@@ -130,7 +130,7 @@ def test_lines_of_modules_that_know_nothing_of_it_stay_lines() -> None:
         "mqspark.broker.timer.delays",
         "mqspark.broker.pop.revive",
         "mqspark.broker.send.replies",
-        "mqspark.broker.timer.timers",
+        "mqspark.broker.timer.timerservice",
         "mqspark.broker.transaction.transactions",
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 from mqspark.base.names import is_address
 from mqspark.errors import ProtocolError
 from mqspark.namesrv.config import NamesrvConfig
-from mqspark.namesrv.kv import MAX_NAMESPACE_BYTES, ORDER_TOPICS
+from mqspark.namesrv.kvconfig import MAX_NAMESPACE_BYTES, ORDER_TOPICS
 from mqspark.namesrv.namesrv import NameServer
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.longtables import PART_BYTES

@@ -20,7 +20,7 @@ from mqspark.client.consumer.offset_stores import LocalOffsets
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.errors import IllegalName, InvalidMessage, ProtocolError
 from mqspark.message import retry_topic
-from mqspark.namesrv.kv import KVConfig
+from mqspark.namesrv.kvconfig import KVConfig
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig, TopicRouteData

@@ -65,7 +65,7 @@ PROGRAM = """
     import asyncio, logging, os, resource, socket, sys, time
     from mqspark.base.logs import sparing
     from mqspark_server.net.addresses import bind_socket
-    from mqspark_server.net.tcp import RemotingServer
+    from mqspark_server.net.remotingserver import RemotingServer
     from mqspark_server.net import descriptors
     from mqspark.protocol.command import encode_request
     from tests.integration.servers.test_server_tcp import EchoCore, ECHO

@@ -24,7 +24,7 @@ from mqspark.protocol.session import Session
 from mqspark.protocol.slices import MAX_RUNNING, LongWork, Slices
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import CONNECTION_S
-from mqspark_server.net.tcp import RING_S, WORK_S, WRITES_AT_ONCE, RemotingServer
+from mqspark_server.net.remotingserver import RING_S, WORK_S, WRITES_AT_ONCE, RemotingServer
 from tests.support.toycore import ToyCore
 
 CHEAP, COSTLY, LONG = 1, 2, 3
@@ -164,8 +164,8 @@ async def test_what_arrives_after_a_turn_in_the_ring_has_only_the_rest_of_its_ti
                 os.write(attacker.writer.get_extra_info("socket").fileno(), more)
             return encode_response(command.opaque, 0)
 
-    monkeypatch.setattr("mqspark_server.net.tcp.monotonic", lambda: now)
-    monkeypatch.setattr("mqspark_server.net.tcpconnection.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.remotingserver.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.remotingconnection.monotonic", lambda: now)
     async with serving(Counted()) as harness:
         attacker = await harness.client()
         attacker.send(COSTLY, range(5))
@@ -226,8 +226,8 @@ async def test_waiting_commands_and_long_work_share_the_time_of_one_callback(
                 yield
             return encode_response(command.opaque, 0)
 
-    monkeypatch.setattr("mqspark_server.net.tcp.monotonic", lambda: now)
-    monkeypatch.setattr("mqspark_server.net.tcpconnection.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.remotingserver.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.remotingconnection.monotonic", lambda: now)
     async with serving(Counted()) as harness:
         attackers = [await harness.client() for _ in range(10)]
         for attacker in attackers[1:]:
@@ -308,8 +308,8 @@ async def test_long_work_takes_a_millisecond_between_two_turns(monkeypatch: pyte
                 yield
             return encode_response(command.opaque, 0)
 
-    monkeypatch.setattr("mqspark_server.net.tcp.monotonic", lambda: now)
-    monkeypatch.setattr("mqspark_server.net.tcpconnection.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.remotingserver.monotonic", lambda: now)
+    monkeypatch.setattr("mqspark_server.net.remotingconnection.monotonic", lambda: now)
     async with serving(Counted()) as harness:
         client = await harness.client()
         client.send(LONG, [1])

@@ -16,10 +16,10 @@ import pytest
 
 from mqspark.controller.config import ControllerConfig
 from mqspark.testing import FakeClock
-from mqspark_server.etcd import client as client_module
 from mqspark_server.etcd import election as election_module
-from mqspark_server.etcd.client import Etcd, EtcdUnavailable, Found, compare
+from mqspark_server.etcd import etcdclient as client_module
 from mqspark_server.etcd.election import Election
+from mqspark_server.etcd.etcdclient import Etcd, EtcdUnavailable, Found, compare
 from mqspark_server.net.outbound import PLAIN, Dialing, Outbound
 from mqspark_server.peers import escaping as escaping_module
 from mqspark_server.peers.escaping import Escaping

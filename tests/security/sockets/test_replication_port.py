@@ -25,7 +25,7 @@ from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.testing import Cluster
 from mqspark_server.authfiles import AesGcm
-from mqspark_server.net import slaveport
+from mqspark_server.net import replicationserver
 from tests.support.slaves import MASTER, SLAVE, until_copied
 from tests.support.users import with_users
 from tests.support.waiting import eventually
@@ -124,7 +124,7 @@ def test_who_is_refused_or_silent_is_audited_and_counted(
         return [line["reason"] for line in audited(guarded) if line["peer"] == source]
 
     before = counted()
-    monkeypatch.setattr(slaveport, "MAX_SLAVES", 1)
+    monkeypatch.setattr(replicationserver, "MAX_SLAVES", 1)
     with socket.create_connection(ha_port(guarded), timeout=60) as peer:
         assert read_on(peer) == b""
         assert told(peer) == ["1 slaves are connected"]

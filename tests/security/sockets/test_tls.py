@@ -40,8 +40,8 @@ from mqspark.protocol.session import Session
 from mqspark_server.net import handshakes, servertls, tlsgate
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import ConnectionLimits
+from mqspark_server.net.remotingserver import RemotingServer
 from mqspark_server.net.servertls import MAX_HANDSHAKE_BYTES, STATE_BYTES, Certificates, ServerTls
-from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.settings.settings import Layer, broker_settings, file_layer, namesrv_settings
 from tests.support.toycore import ToyCore
 from tests.support.waiting import eventually_async

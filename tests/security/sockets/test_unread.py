@@ -17,10 +17,11 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import encode_request
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
+from mqspark_server.net import remotingconnection
 from mqspark_server.net.addresses import bind_socket
 from mqspark_server.net.guards import ConnectionLimits
 from mqspark_server.net.memory_budget import MemoryBudget, Pace
-from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.remotingserver import RemotingServer
 from tests.integration.servers.test_server_tcp import ECHO, EchoCore
 from tests.security.processes import BrokerProcess
 from tests.support.waiting import eventually_async
@@ -160,11 +161,10 @@ async def test_an_idle_one_with_unread_answers_is_closed_for_good() -> None:
 
 
 async def test_one_that_is_closed_for_garbage_keeps_no_answers() -> None:
-    from mqspark_server.net import tcpconnection
 
     async with serving(bytes(MB)) as (server, _, port):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(tcpconnection, "LINGER_S", 0.2)
+            patched.setattr(remotingconnection, "LINGER_S", 0.2)
             sock = await connected(port)
             await asyncio.get_running_loop().sock_sendall(sock, pipelined(2))
             await eventually_async(lambda: server.unread.budget.total > 0)

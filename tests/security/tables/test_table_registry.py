@@ -20,7 +20,7 @@ import pytest
 import mqspark.arrow.reading.openplaces
 import mqspark.arrow.writing.framewrite  # noqa: F401, a reader of topics imports both
 import mqspark_server.console.rendering
-import mqspark_server.web.sessions  # noqa: F401, a broker imports it once users log in
+import mqspark_server.web.logins  # noqa: F401, a broker imports it once users log in
 from mqspark.base.bounded import MEMOS, Memo
 from mqspark.client.remoting import instance
 from mqspark.message import Message
@@ -393,7 +393,7 @@ def test_every_cache_and_every_global_table_is_bounded(seen: Seen) -> None:
 
 def test_no_reason_has_outlived_what_it_is_about(seen: Seen) -> None:
     classes: dict[str, list[type]] = {}
-    for module_name in ("mqspark_server.web.sessions", "mqspark.auth.failures", "mqspark.auth.gate"):
+    for module_name in ("mqspark_server.web.logins", "mqspark.auth.failures", "mqspark.auth.gate"):
         import_module(module_name)  # imported only where users log in
     for name, module in list(sys.modules.items()):
         if name.startswith("mqspark"):

@@ -28,9 +28,9 @@ from mqspark_server.broker_app import BrokerApp
 from mqspark_server.net.guards import CONNECTION_S
 from mqspark_server.net.servertls import TlsStream
 from mqspark_server.settings.settings import Layer, broker_settings, consent_to_anonymous
-from mqspark_server.web import httpguard, sessions
+from mqspark_server.web import httpguard
+from mqspark_server.web.logins import IDLE_MS, LONGEST_MS, MAX_LOGINS, MAX_LOGINS_OF_ONE, Logins
 from mqspark_server.web.requestbodies import STRANGERS_BYTES
-from mqspark_server.web.sessions import IDLE_MS, LONGEST_MS, Logins
 from tests.support.users import with_users
 from tests.support.waiting import eventually
 
@@ -302,13 +302,13 @@ def test_sessions_end_and_are_bounded() -> None:
         assert logins.find(used, now_ms) is login
     assert logins.find(used, LONGEST_MS) is None
     first, _ = logins.open("other", "proof", 0)
-    many = [logins.open("u", "proof", number)[0] for number in range(sessions.MAX_LOGINS_OF_ONE + 1)]
+    many = [logins.open("u", "proof", number)[0] for number in range(MAX_LOGINS_OF_ONE + 1)]
     assert logins.find(many[0], 100) is None
     assert logins.find(many[1], 100) is not None
     assert logins.find(first, 100) is not None
-    for number in range(2 * sessions.MAX_LOGINS):
+    for number in range(2 * MAX_LOGINS):
         logins.open(f"u{number}", "proof", 200)
-    assert len(logins) == sessions.MAX_LOGINS
+    assert len(logins) == MAX_LOGINS
     assert logins.find(f"{cookie}\ud800", 200) is None
 
 

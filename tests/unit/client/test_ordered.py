@@ -13,7 +13,7 @@ from mqspark.client.consumer.consumer_settings import PushConsumerSettings
 from mqspark.client.delivery.delivery import make_delivery
 from mqspark.client.delivery.process_queue import ProcessQueue
 from mqspark.client.delivery.statistics import ConsumeStatistics
-from mqspark.client.life.pauses import Timers
+from mqspark.client.life.timers import Timers
 from mqspark.client.push.ordered import LOCK_LIFETIME_MS, Ordered, OrderedQueue
 from mqspark.message import MessageExt, MessageQueue
 from tests.support.clocks import ManualClock

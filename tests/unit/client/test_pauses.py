@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from mqspark.base.clock import MovableClock, SystemClock
-from mqspark.client.life.pauses import NOTHING_DUE_MS, Timers
+from mqspark.client.life.timers import NOTHING_DUE_MS, Timers
 from mqspark.testing import FakeClock
 
 HOUR_S = 3_600

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from mqspark.base.clock import SystemClock
-from mqspark.client.life.pauses import Timers
+from mqspark.client.life.timers import Timers
 from mqspark.client.pop.popordered import PoppedInOrder, PoppedQueue
 from mqspark.client.pop.popped import Popped
 from mqspark.message import MessageExt

@@ -21,7 +21,7 @@ from mqspark_server.console.doors import ClusterDoor
 from mqspark_server.console.sections import jobpages, sparkpages
 from mqspark_server.console.sections.sparkpages import latest_of, parsed, readers_of
 from mqspark_server.console.visitors import Door, NoForm, Visitor, Visitors, read_form
-from mqspark_server.net.httpget import WebServer
+from mqspark_server.net.webserver import WebServer
 from mqspark_server.scheduler.jobrecords import JobOverview
 from mqspark_server.web.problems import Problem
 from tests.support.clocks import ManualClock

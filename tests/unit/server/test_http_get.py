@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mqspark.errors import ConfigError
-from mqspark_server.net.httpget import NotAnswered, WebServer
+from mqspark_server.net.webserver import NotAnswered, WebServer
 from mqspark_server.settings.settings import broker_settings, override_layer
 
 

@@ -1,4 +1,4 @@
-"""How what was started ends: ``mqspark_server.process.startup``."""
+"""How what was started ends: ``mqspark_server.process.processapp``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mqspark_server.process.startup import Ends
+from mqspark_server.process.processapp import Ends
 
 
 def three(ends: Ends, log: list[str]) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import click
 
 from mqspark.message import NEW_TOPIC_QUEUES
-from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.lazycommands import HELP, LazyCommands
 from mqspark_server.commands.times import parse_time_ms
 
 Given = Mapping[str, str]

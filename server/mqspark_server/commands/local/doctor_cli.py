@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mqspark_server.commands.clustercommand import Connecting, Printing, connection_of
-from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.lazycommands import HELP, LazyCommands
 from mqspark_server.commands.output import Output
 from mqspark_server.commands.parameters import declaring
 from mqspark_server.commands.refusals import MISSING

@@ -16,7 +16,7 @@ import click
 
 from mqspark.base.clock import wall_ms
 from mqspark.errors import ConfigError
-from mqspark_server.commands.loading import HELP, LazyCommands
+from mqspark_server.commands.lazycommands import HELP, LazyCommands
 from mqspark_server.commands.output import Column, Output, OutputFormat, columns, cut
 from mqspark_server.commands.parameters import Argument, DeclaredCommand, Option
 from mqspark_server.commands.refusals import CommandFailed, Missing

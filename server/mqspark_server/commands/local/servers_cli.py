@@ -264,8 +264,8 @@ def console(
     **given: Any,
 ) -> None:
     """Serve pages about a cluster for a browser, until SIGTERM or SIGINT."""
-    from mqspark_server.console.gateway import ConsoleApp
-    from mqspark_server.net.httpget import WebServer
+    from mqspark_server.console.consoleapp import ConsoleApp
+    from mqspark_server.net.webserver import WebServer
 
     if given["cluster"] is not None:
         raise click.UsageError("the console shows all clusters of its name servers: omit --cluster")

@@ -224,7 +224,7 @@ def to_rocketmq(directory: StoreDirectory, config: _Config, assignments: Assignm
 
     The file sizes must be those of that broker: give its broker.conf with -c, or --set compactionMappedFileSize=BYTES
     """
-    from mqspark.store.compaction.compacted import compaction_topics
+    from mqspark.store.compaction.generations import compaction_topics
     from mqspark.store.tools.compactionfiles import write_compaction
 
     settings = settings_of(directory, config, assignments).store

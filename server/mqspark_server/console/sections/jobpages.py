@@ -14,7 +14,7 @@ import msgspec
 from mqspark_server.actions.fields import Text
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.site import Asking, Section, View
-from mqspark_server.net.httpget import NotAnswered, WebServer
+from mqspark_server.net.webserver import NotAnswered, WebServer
 from mqspark_server.scheduler.jobrecords import JobOverview, JobRow, RunPage
 from mqspark_server.survey.brokersurvey import masters_of
 from mqspark_server.survey.surveying import Row

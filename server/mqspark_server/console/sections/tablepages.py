@@ -19,7 +19,7 @@ from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.sections.jobpages import answer_of, job_server_of
 from mqspark_server.console.site import Asking, ListView, Section
-from mqspark_server.net.httpget import NotAnswered, WebServer
+from mqspark_server.net.webserver import NotAnswered, WebServer
 from mqspark_server.scheduler.servedtables import TableRow
 from mqspark_server.settings.serverconfig import is_loopback
 from mqspark_server.survey.groupsurvey import lag_of

@@ -1,5 +1,5 @@
-"""All gRPC connections of one port, within the bounds of remoting (``tcp``). Everything here runs on the event loop's
-thread."""
+"""All gRPC connections of one port, within the bounds of remoting (``remotingserver``). Everything here runs on the
+event loop's thread."""
 
 from __future__ import annotations
 

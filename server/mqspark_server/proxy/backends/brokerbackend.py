@@ -18,7 +18,7 @@ from mqspark.protocol.bodies.topic_bodies import (
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
-from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.remotingserver import RemotingServer
 from mqspark_server.proxy import messaging_pb2 as pb
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, Doors, GrpcCaller, OnRequest, Rights
 from mqspark_server.proxy.backends.directlink import DirectLink

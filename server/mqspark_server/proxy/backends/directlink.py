@@ -11,7 +11,7 @@ from mqspark.broker.tables.topics import Topic
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainMessage, PlainPlace
 from mqspark_server.net.deadlines import NO_SLOT
-from mqspark_server.net.tcp import RemotingServer
+from mqspark_server.net.remotingserver import RemotingServer
 from mqspark_server.proxy.backend import ANSWER_TIMEOUT_S, DirectSender, DirectTopic
 from mqspark_server.proxy.grpcstatus import too_late
 

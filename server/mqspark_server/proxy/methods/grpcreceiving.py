@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from mqspark.base.logs import sparing
-from mqspark.broker.pop.handout import MAX_MESSAGES
+from mqspark.broker.pop.popprocessor import MAX_MESSAGES
 from mqspark.broker.state.litenames import bound_topic
 from mqspark.errors import InvalidMessage, ProtocolError, TableFull
 from mqspark.message import PERM_READ, MessageQueue

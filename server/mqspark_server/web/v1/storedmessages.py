@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, TypeVar
 from pydantic import Field
 
 from mqspark.broker.pull.pull import check_expression_type
-from mqspark.broker.state.selection import Wanted, get_wanted
+from mqspark.broker.state.heldrequests import Wanted, get_wanted
 from mqspark.broker.tables.topics import Topic
 from mqspark.errors import InvalidFilter, InvalidMessage, StoreUnreadable
 from mqspark.filter.sql import SQL92, compile_sql

@@ -389,7 +389,7 @@ def test_the_groups_offset_is_never_ahead_of_the_check_points_on_disk(tmp_path: 
 
 
 def test_a_disk_that_hangs_bounds_what_is_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.broker.pop.handout.MAX_UNSYNCED", 2)
+    monkeypatch.setattr("mqspark.broker.pop.popprocessor.MAX_UNSYNCED", 2)
     bench = Bench(tmp_path)
     put(bench, *"abcd")
     peer = bench.peer()

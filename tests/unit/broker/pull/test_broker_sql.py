@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.state import selection
+from mqspark.broker.state import heldrequests
 from mqspark.filter.sql import compile_sql
 from mqspark.message import encode_properties
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -185,13 +185,13 @@ def test_costly_filters_look_at_fewer(bench: Bench, peer: Peer, monkeypatch: pyt
     put(bench, *range(20))
     costly = " OR ".join(f"a = {number}" for number in range(30, 63))
     assert compile_sql(costly).cost == 100
-    monkeypatch.setattr(selection, "MAX_WORK", 500)
+    monkeypatch.setattr(heldrequests, "MAX_WORK", 500)
     answer = pull(peer, costly)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "5")
     assert pull(peer, "a = 99").ext["nextBeginOffset"] == "20"
     put(bench, 1, topic="Long", padding="x" * 2_000)
     put(bench, 1, topic="Long", padding="x" * 2_000)
-    monkeypatch.setattr(selection, "MAX_WORK", 100)
+    monkeypatch.setattr(heldrequests, "MAX_WORK", 100)
     assert pull(peer, costly, topic="Long").ext["nextBeginOffset"] == "1"
 
 
@@ -217,7 +217,9 @@ def test_the_same_as_one_by_one(bench: Bench) -> None:
         taken: list[int] = []
         offset = 0
         while offset < 400:
-            found = selection.get_selected(store, "T", 0, offset, max_messages, max_bytes, sql, max_examined)
+            found = heldrequests.get_selected(
+                store, "T", 0, offset, max_messages, max_bytes, sql, max_examined
+            )
             assert offset < found.next_offset <= offset + max_examined
             assert found.count <= max_messages
             assert found.count == 1 or found.size_bytes <= max_bytes
@@ -229,7 +231,7 @@ def test_the_same_as_one_by_one(bench: Bench) -> None:
             taken += [int(message.body) for message in messages]
             offset = found.next_offset
         assert taken == expected
-    everything = selection.get_selected(store, "T", 0, 0, 300, 1 << 20, compile_sql("TRUE"), 300)
+    everything = heldrequests.get_selected(store, "T", 0, 0, 300, 1 << 20, compile_sql("TRUE"), 300)
     assert (len(everything.buffers), everything.count) == (3, 300)  # windows of 64, 128 and the rest
 
 
@@ -245,12 +247,12 @@ def test_damaged_records_are_passed_over(bench: Bench) -> None:
         log.write(b"\0\0\0\0")  # its magic: the store gives it no more
         log.seek(positions[50] + 84)
         log.write(b"\x7f")  # its body length: the store gives it, but it has no properties to look at
-    found = selection.get_selected(bench.store, "T", 0, 0, 75, 1 << 20, compile_sql("a >= 0"), 800)
+    found = heldrequests.get_selected(bench.store, "T", 0, 0, 75, 1 << 20, compile_sql("a >= 0"), 800)
     messages = [message for buffer in found.buffers for message in decode_records(buffer)]
     assert [int(message.body) for message in messages] == [
         number for number in range(77) if number not in (40, 50)
     ]
     assert found.next_offset == 77
-    at_the_gap = selection.get_selected(bench.store, "T", 0, 40, 1, 1 << 20, compile_sql("a >= 0"), 800)
+    at_the_gap = heldrequests.get_selected(bench.store, "T", 0, 40, 1, 1 << 20, compile_sql("a >= 0"), 800)
     assert ([record[-1:] for record in at_the_gap.buffers], at_the_gap.next_offset) != ([], 40)
     assert at_the_gap.next_offset == 42

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.epochlink import EpochFollower, EpochReplicas
+from mqspark.broker.replication.epochreplicas import EpochFollower, EpochReplicas
 from mqspark.broker.replication.follower import Diverged
 from mqspark.broker.replication.metadata import FRESH_MS
 from mqspark.broker.replication.term import Term
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.servers.autoswitch import (
+from mqspark.protocol.servers.epochframes import (
     EpochData,
     EpochFrames,
     MasterHello,

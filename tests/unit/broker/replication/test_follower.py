@@ -19,7 +19,7 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.follower import CHECK_BYTES, Follower
 from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.servers.replication import DataFrames, data_head
+from mqspark.protocol.servers.haframes import DataFrames, data_head
 from tests.unit.broker_kit import SEND, Bench, send_ext
 
 SEGMENT = 1 << 16

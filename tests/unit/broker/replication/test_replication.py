@@ -15,7 +15,7 @@ from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.replicas import Replica
 from mqspark.errors import ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
-from mqspark.protocol.servers.replication import Reports, data_head
+from mqspark.protocol.servers.haframes import Reports, data_head
 from mqspark.store.timer.timerfiles import TimerCheckpoint
 from tests.support.storefiles import log_bytes
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext

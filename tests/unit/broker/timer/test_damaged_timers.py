@@ -88,7 +88,7 @@ def test_an_end_while_messages_are_read_again_costs_none(
     tmp_path: Path, lost: bool, kill: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was delivered before does not come again; what became due meanwhile may."""
-    monkeypatch.setattr("mqspark.broker.timer.timers.BATCH_MESSAGES", 8)
+    monkeypatch.setattr("mqspark.broker.timer.timerservice.BATCH_MESSAGES", 8)
     for ticks, saves in ((1, True), (4, False), (4, True), (6, False), (7, True)):
         directory = tmp_path / f"{ticks}{saves}"
         bench = Bench(directory, store_settings={"mapped_file_size_timer_log": 28 * RECORD_BYTES})

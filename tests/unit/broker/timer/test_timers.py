@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mqspark.broker.state.writer import Draft
-from mqspark.broker.timer.timers import BATCH_MESSAGES
+from mqspark.broker.timer.timerservice import BATCH_MESSAGES
 from mqspark.errors import DiskFull
 from mqspark.message import TIMER_TOPIC, MessageExt
 from mqspark.protocol.codes import ResponseCode

@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly, TableFull
 from mqspark.store import ConfigFile, MessageStore, OsFiles
-from mqspark.store.compaction.compacted import Current, GenerationWriter, publish
+from mqspark.store.compaction.generations import Current, GenerationWriter, publish
 from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.recovery import deletions as deletions_module
 from mqspark.store.recovery.deletions import STEPS_PER_ROUND, Deletions, load_deletions

@@ -39,8 +39,8 @@ from mqspark_server.net.deadlines import Deadlines
 from mqspark_server.net.guards import CONNECTION_S, IDLE_SCAN_S, ConnectionLimits, GuardedServer
 from mqspark_server.net.lateness import Lateness, Overload
 from mqspark_server.net.localpeer import Expires, LocalPeer
+from mqspark_server.net.remotingconnection import LEAST_PIECE_BYTES, RemotingConnection
 from mqspark_server.net.servertls import Certificates
-from mqspark_server.net.tcpconnection import LEAST_PIECE_BYTES, RemotingConnection
 
 log = sparing("mqspark.tcp")
 

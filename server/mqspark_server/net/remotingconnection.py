@@ -1,7 +1,7 @@
 """One connection of a RemotingServer: its bytes to commands, its answers to bytes, TLS, and what its peer has not read.
 
 Must not know the other connections: it reports to its server what it holds, and the server decides when it is served
-and when it is dropped. The bounds are those of ``tcp``.
+and when it is dropped. The bounds are those of ``remotingserver``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REST_BYTES = 1024 * 1024
 
 
 class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
-    """What a connection asks of the server that it belongs to (``tcp.RemotingServer``)."""
+    """What a connection asks of the server that it belongs to (``remotingserver.RemotingServer``)."""
 
     core: Core
     take: Take | None

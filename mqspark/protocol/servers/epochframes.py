@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import ProtocolError
-from mqspark.protocol.servers.replication import MAX_DATA_BYTES
+from mqspark.protocol.servers.haframes import MAX_DATA_BYTES
 
 HANDSHAKE, TRANSFER = 1, 2
 """Ordinals of HAConnectionState."""

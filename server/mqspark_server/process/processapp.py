@@ -21,8 +21,8 @@ from mqspark.protocol.extending import Extensions, TappedSession
 from mqspark.protocol.session import Core, Session, Take
 from mqspark_server.net.lateness import Overload
 from mqspark_server.net.outbound import Dialing
+from mqspark_server.net.remotingserver import RemotingServer
 from mqspark_server.net.servertls import Certificates, client_context
-from mqspark_server.net.tcp import RemotingServer
 from mqspark_server.process.diskwork import Worker
 from mqspark_server.process.phases import Phase, ProcessLifecycle
 from mqspark_server.settings.serverconfig import ServerConfig

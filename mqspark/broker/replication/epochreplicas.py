@@ -31,7 +31,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.dispatch import Handler, Refusal, ok
 from mqspark.protocol.headers.cluster_headers import ExchangeHAInfoResponseHeader
-from mqspark.protocol.servers.autoswitch import (
+from mqspark.protocol.servers.epochframes import (
     EpochFrames,
     MasterHello,
     SlaveHello,

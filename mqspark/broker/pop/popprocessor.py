@@ -21,14 +21,14 @@ from mqspark.broker.pop.checks import (
     check_topic,
     parse_wanted,
 )
-from mqspark.broker.pop.order import PopOrder
 from mqspark.broker.pop.parked_pops import ANY_QUEUE, Waiter
+from mqspark.broker.pop.poporder import PopOrder
 from mqspark.broker.pop.revivelog import CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.pop.start_offsets import PopOffsets, Step
 from mqspark.broker.pop.waking import WakingPops
 from mqspark.broker.pull.pull import check_given
 from mqspark.broker.state.acks import Deferred
-from mqspark.broker.state.selection import Wanted, get_wanted
+from mqspark.broker.state.heldrequests import Wanted, get_wanted
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.tables.attributes import priority_factor
 from mqspark.broker.tables.topics import Topic

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from mqspark.base.clock import SystemClock
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.credentials import Credentials
-from mqspark_server.net.httpget import WebServer
+from mqspark_server.net.webserver import WebServer
 from mqspark_server.process.diskwork import Worker
-from mqspark_server.process.startup import ProcessApp
+from mqspark_server.process.processapp import ProcessApp
 from mqspark_server.web.http import HttpServer
 
 if TYPE_CHECKING:
