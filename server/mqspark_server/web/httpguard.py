@@ -29,6 +29,7 @@ from mqspark.errors import ProtocolError
 from mqspark_server.net.guards import CONNECTION_S
 from mqspark_server.net.handshakes import Handshakes
 from mqspark_server.net.servertls import HANDSHAKE_BYTE, Certificates, TlsStream
+from mqspark_server.web.pacedhttp import Backlog, PacedFlow, PacedParser
 
 HEAD_S = 10.0
 HEAD_BYTES = 64 << 10
@@ -128,6 +129,9 @@ class GuardedProtocol(H11Protocol):
     """uvicorn's protocol with the limits of one server."""
 
     max_connections: ClassVar[int]
+    backlog: ClassVar[Backlog]
+    conn: PacedParser
+    flow: PacedFlow
     _phase: str | None = None
     _since = 0.0
     _limit: asyncio.TimerHandle | None = None
@@ -135,8 +139,13 @@ class GuardedProtocol(H11Protocol):
     _streaming: RequestResponseCycle | None = None
     """The request whose answer is a stream."""
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.conn = PacedParser(HEAD_BYTES)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = PacedFlow(transport)
         peer = transport.get_extra_info("peername")
         self._host = str(peer[0]) if peer else ""
         if len(self.connections) > self.max_connections and not self._make_room():
@@ -150,7 +159,23 @@ class GuardedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
+        if self.conn.has_stopped:
+            return  # the rest has its turn
+        self._handle_some()
+
+    def go_on(self) -> None:
+        """With what was left for this turn."""
+        if not self.transport.is_closing():
+            self._handle_some()
+
+    def _handle_some(self) -> None:
+        self.conn.begin_turn()
         super().handle_events()
+        if self.conn.has_stopped:
+            self.flow.hold()
+            self.backlog.add(self, self.loop)
+        else:
+            self.flow.release()
         cycle = self.cycle
         if cycle is not None:  # its task has not begun yet
             extensions: dict[str, object] = cast(Any, cycle.scope).setdefault("extensions", {})
@@ -298,8 +323,9 @@ class TlsProtocol(GuardedProtocol):
 def bounded_protocol(limit: int, tls: Certificates | None = None) -> type[H11Protocol]:
     """The protocol of a server with at most ``limit`` connections, inside of TLS if ``tls`` says so."""
     if tls is None:
-        return type("BoundedProtocol", (GuardedProtocol,), {"max_connections": limit})
-    return type("BoundedTlsProtocol", (TlsProtocol,), {"max_connections": limit, "certificates": tls})
+        return type("BoundedProtocol", (GuardedProtocol,), {"max_connections": limit, "backlog": Backlog()})
+    own = {"max_connections": limit, "backlog": Backlog(), "certificates": tls}
+    return type("BoundedTlsProtocol", (TlsProtocol,), own)
 
 
 class TlsTransport(asyncio.Transport):

@@ -281,6 +281,7 @@ READ_BY_OTHERS = {
     "stalls": "tests, for which a log line is too rare",
     "suppressed": "tests, for which a log line is too rare",
     "_done_callbacks": "concurrent.futures",
+    "_receive_buffer": "h11",
 }
 """Attributes that objects set on themselves and nothing in the packages reads, and who does."""
 
