@@ -489,22 +489,31 @@ class ConsumeQueue:
             self._check_end(fd, start // self._entry_bytes, count, log_end)
         return start // self._entry_bytes + count, 0 if size == FILLER_SIZE else position + size
 
-    def check_files(self, min_position: int) -> None:
+    def check_files(self, min_position: int) -> list[int]:
         """Check by names and lengths that no file of a queue is missing, given that its log begins at
         ``min_position``, and that the first and last entries of its files are in order. Note a doubt in the table
-        otherwise. ``locate_end`` checks the length and the end of the last file."""
-        step = self._file_bytes
-        for start, following in itertools.pairwise(self.file_starts):
-            if following != start + step and self._reaches(following, min_position):
+        otherwise. ``locate_end`` checks the length and the end of the last file.
+
+        Returns the starts of files to remove, which count no more: retention had removed them, and a power cut brought
+        them back, but not all that were removed after them."""
+        step, back = self._file_bytes, 0
+        for number, (start, following) in enumerate(itertools.pairwise(self.file_starts), 1):
+            is_gap = following != start + step
+            if is_gap and self._reaches(following, min_position):
                 self.doubt(
                     (start + step) // self._entry_bytes, "queue.file-gone", "one of its files is missing"
                 )
-                return
-            if (length := self._length(start)) != step and self._reaches(following, min_position):
+                break
+            if is_gap and self._is_past(start, min_position):
+                back = number
+            elif (length := self._length(start)) != step and self._reaches(following, min_position):
                 text = f"a file of it has {length} bytes instead of {step}"
                 self.doubt((start + min(length, step)) // self._entry_bytes, "queue.file-length", text)
-                return
-        self._check_borders()
+                break
+        removed, self.file_starts = self.file_starts[:back], self.file_starts[back:]
+        if self not in self._table.doubted:
+            self._check_borders()
+        return removed
 
     def _check_borders(self) -> None:
         known = 0
@@ -577,6 +586,17 @@ class ConsumeQueue:
         finally:
             self._table.files.close(fd)
         return size == FILLER_SIZE or position > min_position
+
+    def _is_past(self, start: int, min_position: int) -> bool:
+        """Whether the log has no record any more of the entries of the file that begins at ``start``. A file of fillers
+        does not say so."""
+        fd = self._table.files.open_read(self._path(start))
+        try:
+            used = self._used_before(fd, self._file_bytes // self._entry_bytes)
+            position, size, _ = self._read_entry(fd, used - 1) if used else (0, 0, 0)
+        finally:
+            self._table.files.close(fd)
+        return size > 0 and 0 <= position < min_position
 
     def _length(self, start: int) -> int:
         fd = self._table.files.open(self._path(start))

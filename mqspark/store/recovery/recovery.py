@@ -206,7 +206,7 @@ class Recovery(LogReader):
             table.before_heal = self._begin_healing
         log_end = self._log.segments[-1].end if self._log.segments else 0
         for queue in self._all_queues():
-            queue.check_files(minimum)
+            queue.remove_files(queue.check_files(minimum))
         start: int | None
         if self.report.clean or mark >= 0:
             start = self._cut_queues(

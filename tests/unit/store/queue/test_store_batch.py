@@ -295,6 +295,39 @@ def test_offsets_go_on_behind_a_rebuild_that_finds_no_record(tmp_path: Path, mor
     assert put_many(store, [b"next"]) == end
 
 
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_removed_file_that_a_power_cut_brings_back_is_no_damage(
+    tmp_path: Path, clock: ManualClock, more: int, killed: bool
+) -> None:
+    """One that was removed after it stays away, so the queue has a gap."""
+    files = RoomyFiles(clock)
+    store = opened(tmp_path, clock, files, **SMALL)
+    bodies = fill(store, 11)
+    for _ in range(100):
+        put(store, "Other", 0, bytes(200))
+    flush(store)
+    paths = sorted((tmp_path / "batchconsumequeue/B/0").iterdir())
+    content = paths[0].read_bytes()
+    files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
+    checkpoint(store)
+    clean(store, clock)
+    assert [path.exists() for path in paths] == [False, False, True]
+    for _ in range(more):
+        put_many(store, [b"a", b"b"])
+        flush(store)
+    leave(store, killed=killed)
+    paths[0].write_bytes(content)
+    report = fsck(OfflineStore(store.config))
+    assert not [finding for finding in report.findings if finding.severity != "note"]
+    store = opened(tmp_path, clock, files, **SMALL)
+    assert store.damages.summary() == {"healed": 0, "lost": 0, "wrong": 0}
+    assert store.offsets.min_offset("B", 0) == len(bodies)
+    assert served(store) == [b"a", b"b"] * more
+    assert put_many(store, [b"next"]) == len(bodies) + 2 * more
+    assert not paths[0].exists()
+
+
 def test_what_is_refused(store: MessageStore) -> None:
     put(store, "T", 0, b"simple")
     with pytest.raises(InvalidMessage, match="SimpleCQ"):
