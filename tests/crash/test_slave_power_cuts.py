@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import pytest
 
 from mqspark.store.disk.files import FileLayer
+from mqspark.store.disk.layout import file_name
+from mqspark.store.disk.logpaths import LogPaths
+from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.store import MessageStore
 from tests.crash.disk import DirectorySynced, MemoryFiles, Noted, Power, RecordedFiles, Synced, Tree
 from tests.crash.power import ROOT, SETTINGS
@@ -176,3 +179,36 @@ def test_a_power_cut_while_a_log_is_taken_back() -> None:
             assert_copy(tree, common, [theirs, ours], ours, new)
             count += 1
     assert count > 20
+
+
+@pytest.mark.parametrize("act", ["cut", "cut_back", "restart_at"])
+@pytest.mark.parametrize("directories", [1, 2])
+def test_a_power_cut_while_segments_are_removed_leaves_no_gap_in_the_log(act: str, directories: int) -> None:
+    """A gap counts as lost messages, and what lies behind it as messages of the log."""
+    places = [f"log{number}" for number in range(directories)]
+    tree: Tree = {
+        place: {file_name(start): bytes(4096) for start in range(4096 * number, 5 * 4096, 4096 * directories)}
+        for number, place in enumerate(places)
+    }
+    files = RecordedFiles(ROOT, tree)
+    log = CommitLog(
+        LogPaths(tuple(ROOT / place for place in places)),
+        files,
+        segment_bytes=4096,
+        allocation_step=4096,
+        max_mapped=4,
+    )
+    log.load()
+    if act != "cut":
+        log.start_at(4 * 4096)
+    getattr(log, act)(8 * 4096 if act == "restart_at" else 100)
+    power, counts = Power(files), set()
+    for event in files.events:
+        power.follow(event)
+        for choice in power.choices(100, random.Random(1)):
+            image = power.image(choice)
+            names = sorted(name for place in places for name in image[place])
+            starts = [int(name) for name in names]
+            assert [start - starts[0] for start in starts] == [4096 * number for number in range(len(starts))]
+            counts.add(len(starts))
+    assert counts == ({0, 1, 2, 3, 4, 5} if act == "restart_at" else {1, 2, 3, 4, 5})

@@ -232,13 +232,18 @@ class CommitLog:
         """
         cleared = 0
         while self.segments and self.segments[-1].start > position:
-            segment = self.segments.pop()
-            cleared += self._count_data(segment, segment.start, clear=False)
-            self._unmap(segment.start)
-            self._files.remove(segment.path)
+            cleared += self._count_data(self.segments[-1], self.segments[-1].start, clear=False)
+            self._remove_last()
         if self.segments and position < self.segments[-1].end:
             cleared += self._count_data(self.segments[-1], position, clear=True)
         return cleared
+
+    def _remove_last(self) -> None:
+        """Remove the last segment. A power cut must not take the one before it instead: the log would have a gap."""
+        segment = self.segments.pop()
+        self._unmap(segment.start)
+        self._files.remove(segment.path)
+        self._files.sync_directory(segment.path.parent)
 
     def _count_data(self, segment: Segment, position: int, *, clear: bool) -> int:
         files = self._files
@@ -377,9 +382,7 @@ class CommitLog:
         self._files.close(self._fd)
         self._fd = -1
         while self.segments:
-            segment = self.segments.pop()
-            self._unmap(segment.start)
-            self._files.remove(segment.path)
+            self._remove_last()
         self.start_at(position)
 
     def cut_back(self, position: int) -> None:
