@@ -5,6 +5,7 @@ Must not know what is done with the store afterwards.
 
 from __future__ import annotations
 
+from mqspark.base.config import INT64_MAX
 from mqspark.store.compaction.generations import CompactedQueues
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.directory import StoreDirectory
@@ -115,7 +116,9 @@ class Opening:
         )
 
     def _load_ends(self) -> QueueEnds | None:
-        ends, problem = self._upkeep.checkpoints.ends.load(self._checkpoint.position, clean=self.clean)
+        # A start that rebuilt queues and was interrupted has left the ends of the last checkpoint.
+        limit = INT64_MAX if self._checkpoint.is_distrusted else self._checkpoint.position
+        ends, problem = self._upkeep.checkpoints.ends.load(limit, clean=self.clean)
         if problem is not None:
             self._heal_checkpoint(problem)
         return ends

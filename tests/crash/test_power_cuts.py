@@ -9,9 +9,11 @@ import random
 
 import pytest
 
+from tests.crash.disk import Tree
 from tests.crash.power import (
     BATCHES,
     PARTS,
+    QUEUES,
     Script,
     assert_images,
     assert_part,
@@ -40,6 +42,31 @@ def test_the_script_crosses_every_kind_of_roll() -> None:
 
 
 MORE = pytest.mark.slow("more images; the same with fewer is the fast twin")
+
+
+@pytest.mark.parametrize("lost", some(["consumequeue/Orders/0", "consumequeue/Orders", "consumequeue"], 1))
+def test_a_power_cut_while_lost_queues_are_rebuilt(lost: str) -> None:
+    """Retention has deleted their records: where they ended, the store knows from its notes alone."""
+    script = Script()
+    for queue in QUEUES * 6:
+        script.put(300, queue)
+    for _ in range(3):
+        for _ in range(12):
+            script.put(600, ("Other", 0))
+        script.flush()
+        script.checkpoint()
+        script.delete_oldest()
+    script.stop()
+    assert script.store.offsets.min_offset("Orders", 0) == script.store.offsets.max_offset("Orders", 0) > 4
+    (image,) = images(script, 1, random.Random(1), first_event=len(script.files.events))
+    *above, name = lost.split("/")
+    directory: Tree = image.tree
+    for each in above:
+        child = directory[each]
+        assert isinstance(child, dict)
+        directory = child
+    del directory[name]
+    assert_images(script, 4, at_least=12, found=images_of_recovery(script, image, 4, random.Random(1)))
 
 
 @pytest.mark.parametrize(

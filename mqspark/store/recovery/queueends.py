@@ -11,7 +11,8 @@ checkpoint records the queues that changed, and a start compares. The file consi
 ``@900``: log position of the first record, for a queue of several files. ``+3``: offsets after the last entry that
 are not assigned again, because their records were lost (BatchConsumeQueues only; others have fillers). ``0 0``: the
 queue was deleted. The last line of a queue counts. A block counts once the checkpoint has reached its position,
-because entries of what lies before stay. A torn last block is the work of a kill.
+because entries of what lies before stay. A torn last block is the work of a kill. Until a start that rebuilds queues
+has ended, and made a checkpoint, all blocks count: the next start may have nothing else that says where queues ended.
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ class Recovery(LogReader):
     ) -> None:
         """``synced``: end of the log that the last process is known to have synced.
 
-        ``ends``: queue ends at the last checkpoint. ``missing``: damage found while loading the log. ``note``
-        receives damage found in the directory. ``before_heal`` is called before the first repair: it makes a
-        later start, should this one be interrupted, distrust every checkpoint.
+        ``ends``: queue ends at the last checkpoint, even if it counts no more. ``missing``: damage found while loading
+        the log. ``note`` receives damage found in the directory. ``before_heal`` is called before the first repair: it
+        makes a later start, should this one be interrupted, distrust every checkpoint.
 
         ``batch_table``: the queues of inner batches; without it they are ignored. ``multi_dispatch``: whether
         records also enter the LMQ queues that they name. ``deleted``: records of these topics before these
@@ -190,6 +190,8 @@ class Recovery(LogReader):
         minimum = self._log.min_offset
         queues = sum(table.used_queues for table in self._tables)
         self._known_end = max(mark, self._synced if not self.report.clean else -1, 0)
+        if mark < 0 and self._ends is not None:
+            self._begin_healing()  # as the start before did, which was interrupted
         if queues < self._checkpoint.queue_count or (mark < 0 and not queues):
             # Queues are missing, or it is unknown whether there were any: rebuild all.
             if queues < self._checkpoint.queue_count:
@@ -240,8 +242,8 @@ class Recovery(LogReader):
 
     def _compare_ends(self) -> None:
         """Compare the queues with their ends at the last checkpoint. Since then queues can only have grown or
-        been deleted."""
-        if self._ends is None:
+        been deleted. Without a checkpoint all are rebuilt."""
+        if self._ends is None or self._checkpoint.position < 0:
             return
         exactly = self.report.clean and self._ends.position == self._checkpoint.position
         found = self._ends.doubts(

@@ -13,7 +13,6 @@ Must not know who runs the jobs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 
 from mqspark.errors import DiskFull, is_shortage
@@ -75,21 +74,22 @@ class Checkpoints:
 
     def distrust(self) -> None:
         """Invalidate the checkpoint before queues are rebuilt. If the rebuild is interrupted, the next start
-        must not rely on it. Blocking. Raises OSError, DiskFull."""
+        must not rely on it. The ends of the queues stay: no offset before them is assigned again. Blocking. Raises
+        OSError, DiskFull."""
         files, paths = self._files, self._paths
         files.close(files.open(paths.abort, create=True))
+        files.sync_directory(paths.root)
+        self.current.distrusted().save(paths.checkpoint, paths.mark, files)
         files.remove(paths.mark)
         files.sync_directory(paths.root)
-        doubtful = replace(
-            self.current,
-            physic_msg_timestamp_ms=0,
-            logics_msg_timestamp_ms=0,
-            confirm_physical_offset=0,
-            position=-1,
-        )
-        doubtful.save(paths.checkpoint, paths.mark, files)
-        files.sync_directory(paths.root)
-        self.ends.forget()  # last: until now they are why the next start would not trust the old checkpoint
+        self.ends.is_whole = True
+
+    def begin_cut(self) -> None:
+        """``distrust`` before the log is taken back: its queues are to end earlier. Blocking. Raises OSError,
+        DiskFull."""
+        self.ends.forget()
+        self._files.sync_directory(self._paths.root)
+        self.distrust()
 
     def cut(self, position: int) -> None:
         """The log was taken back to ``position``: a checkpoint is due, and none may refer to more."""

@@ -125,7 +125,7 @@ class CutBack:
     def prepare(self, position: int) -> None:
         """Let a start expect that the log ends at ``position``. Without this, a start after a crash would take what is
         cut for lost, and never assign its offsets again. Raises OSError."""
-        self._checkpoints.distrust()
+        self._checkpoints.begin_cut()
         self._member.lower(position)
         self._note.lower(position)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mqspark.base.config import INT64_MAX
@@ -60,6 +60,10 @@ class Checkpoint:
     """Number of queues. Fewer at start: an operator removed some to have them rebuilt. Only in
     ``mqspark.checkpoint``."""
 
+    is_distrusted: bool = False
+    """A process of this project has said that the checkpoint counts no more (``distrusted``), and RocketMQ has not
+    written one since."""
+
     @classmethod
     def load(cls, path: Path, mark_path: Path, files: FileLayer) -> Checkpoint:
         """Read both files. A missing or short file counts as zeros."""
@@ -71,7 +75,15 @@ class Checkpoint:
             if (physic, logics) == (checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms):
                 checkpoint.position = position
                 checkpoint.queue_count = queue_count
+        is_nothing = not checkpoint.physic_msg_timestamp_ms and not checkpoint.logics_msg_timestamp_ms
+        checkpoint.is_distrusted = len(data) >= _FIELDS.size and checkpoint.position < 0 and is_nothing
         return checkpoint
+
+    def distrusted(self) -> Checkpoint:
+        """One that says nothing of log and queues."""
+        return replace(
+            self, physic_msg_timestamp_ms=0, logics_msg_timestamp_ms=0, confirm_physical_offset=0, position=-1
+        )
 
     @staticmethod
     def problem(path: Path, mark_path: Path, files: FileLayer, now_ms: int) -> str | None:

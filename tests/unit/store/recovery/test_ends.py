@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,24 @@ import pytest
 
 from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles
+from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.recovery.queueends import QueueEnds, Range
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
-from tests.support.store_tools import checkpoint, crash, drain, flush, opened, put, put_synced
+from tests.support.store_tools import (
+    RoomyFiles,
+    checkpoint,
+    crash,
+    drain,
+    flush,
+    leave,
+    opened,
+    put,
+    put_synced,
+)
+from tests.support.store_tools import (
+    clean as remove_expired,
+)
 from tests.unit.store.disk.test_retention import assert_serves_the_rest, expire, filled, run
 from tests.unit.store.queue.test_store_batch import SMALL, fill, put_many, served
 
@@ -165,6 +180,57 @@ def test_a_removed_file_is_made_again(tmp_path: Path, clock: ManualClock, store:
         clock.advance(60_000)
         checkpoint(store)
     assert {key: each.end for key, each in lines(tmp_path).items()} == {("A", 0): 1, ("B", 0): 2}
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
+@pytest.mark.parametrize("kind", ["consumequeue", "batchconsumequeue"])
+def test_offsets_go_on_when_the_rebuild_of_a_lost_queue_is_interrupted(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str, *, kill: bool
+) -> None:
+    """Retention has deleted the queue's records, so the file of the ends alone says where it ended."""
+    files = RoomyFiles(clock)
+    store = opened(tmp_path, clock, files, **SMALL)
+    is_batch = kind == "batchconsumequeue"
+    store.config_file("topics.json").save(
+        b'{"topicConfigTable":{"B":{"attributes":{"queue.type":"BatchCQ"}}}}'
+    )
+    for number in range(11):
+        put_many(store, [b"%d" % number] * 2) if is_batch else put(store, "A", 0, b"%d" % number)
+    for _ in range(100):
+        put(store, "Other", 0, bytes(200))
+    flush(store)
+    files.expired = {path.name for path in (tmp_path / "commitlog").iterdir()}
+    checkpoint(store)
+    remove_expired(store, clock)
+    leave(store, killed=kill)
+    shutil.rmtree(tmp_path / kind)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitLog, "cut", _interrupted)
+            with pytest.raises(OSError, match="the power is off"):
+                opened(tmp_path, clock, files, **SMALL)
+    for _ in range(2):
+        store = opened(tmp_path, clock, files, **SMALL)
+        crash(store)
+    store = opened(tmp_path, clock, files, **SMALL)
+    assert (put_many(store, [b"next"]) if is_batch else put(store, "A", 0, b"next")[0]) == (
+        22 if is_batch else 11
+    )
+
+
+def _interrupted(log: CommitLog, position: int) -> int:
+    raise OSError("the power is off")
+
+
+def test_ends_are_forgotten_before_the_log_is_taken_back(tmp_path: Path, clock: ManualClock) -> None:
+    """What is taken back is not lost: the master has other messages in its place."""
+    store = opened(tmp_path, clock)
+    for number in range(25):
+        put_synced(store, "A", 0, b"%d" % number)
+    checkpoint(store)
+    store.upkeep.checkpoints.begin_cut()
+    assert not store.paths.ends.exists()
+    assert store.upkeep.checkpoints.load().is_distrusted
 
 
 @pytest.mark.parametrize("loss", [False, True])

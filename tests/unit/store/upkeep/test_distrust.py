@@ -23,17 +23,18 @@ class Noting(OsFiles):
         super().remove(path)
 
 
-def test_a_kill_leaves_either_what_led_to_the_repair_or_no_trust_in_the_checkpoint(tmp_path: Path) -> None:
+def test_a_kill_leaves_no_trust_in_the_checkpoint_of_a_store_that_is_repaired(tmp_path: Path) -> None:
     files = Noting()
     store = make_store(tmp_path, files=files)
     store.open()
     put_synced(store, "T", 0, b"x")
     checkpoint(store)
-    assert store.paths.ends.exists()
+    assert store.paths.mark.exists()
     files.touched.clear()
     store.upkeep.checkpoints.distrust()
-    assert not store.paths.ends.exists()
-    assert files.touched[-1] == store.paths.ends
-    assert store.paths.checkpoint in files.touched
-    assert store.upkeep.checkpoints.load().position == -1
+    assert store.paths.ends.exists(), "no offset before these is assigned again"
+    assert not store.paths.mark.exists()
+    assert files.touched == [store.paths.abort, store.paths.checkpoint, store.paths.mark]
+    found = store.upkeep.checkpoints.load()
+    assert (found.position, found.is_distrusted) == (-1, True)
     store.close()
