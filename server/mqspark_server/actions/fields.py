@@ -13,7 +13,8 @@ from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
-from mqspark.errors import InvalidMessage
+from mqspark.base.names import ID, NAME, Rule, check
+from mqspark.errors import IllegalName, InvalidMessage
 from mqspark.message import check_group, check_topic
 from mqspark_server.shown.nouns import MAX_NAME, Setting
 
@@ -54,6 +55,21 @@ class LineField:
             raise InvalidMessage(f"{name}: at most {self.most} characters", field=name)
         if self.check is not None:
             self.check(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class NameField:
+    """A name as it is, by one of the rules of ``mqspark.base.names``."""
+
+    rule: Rule = NAME
+
+    def read(self, name: str, values: Sequence[str]) -> str:
+        text = values[0] if values else ""
+        try:
+            check(name, text, self.rule)
+        except IllegalName as error:
+            raise InvalidMessage(str(error), field=name) from None
         return text
 
 
@@ -107,6 +123,8 @@ class SettingsField:
 
 Text = Annotated[str, TextField()]
 Line = Annotated[str, LineField()]
+Name = Annotated[str, NameField()]
+Id = Annotated[str, NameField(ID)]
 TopicName = Annotated[str, LineField(check=check_topic)]
 GroupName = Annotated[str, LineField(check=check_group)]
 

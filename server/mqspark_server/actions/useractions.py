@@ -10,7 +10,7 @@ from mqspark.auth.policies import PolicyType, Ruling
 from mqspark.auth.users import UserStatus, UserType
 from mqspark.errors import InvalidMessage
 from mqspark_server.accounts import ACTIONS, RESOURCES, Accounts
-from mqspark_server.actions.fields import ChoiceField, Line, LineField, ListField, Text, WordsField
+from mqspark_server.actions.fields import ChoiceField, Id, Line, LineField, ListField, Text, WordsField
 from mqspark_server.actions.operating import Act, Done, Facts, NotDone, Operated, Preview, Why, absent
 from mqspark_server.shown.nouns import MAX_RESOURCE, rule_text
 from mqspark_server.survey.surveying import Row
@@ -84,7 +84,7 @@ class PutUser(Act, frozen=True):
 
 
 class OfUser(Act, frozen=True):
-    user: Text
+    user: Id
 
     async def _found(self, at: Operated) -> tuple[Accounts, Row]:
         """With what is known of the user. Raises InvalidMessage, MQError."""

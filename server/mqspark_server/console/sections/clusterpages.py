@@ -10,7 +10,7 @@ from mqspark.client.admin import AdminClient
 from mqspark.errors import MQError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark.protocol.versions import version_name
-from mqspark_server.actions.fields import Line, LineField, Text
+from mqspark_server.actions.fields import Line, LineField, Name
 from mqspark_server.actions.settingactions import ChangeSettings
 from mqspark_server.console.history import sampler
 from mqspark_server.console.rendering import chart
@@ -107,7 +107,7 @@ class BrokerTable(View, frozen=True):
 class OneBroker(View, frozen=True):
     """A broker, its replicas and its store."""
 
-    broker: Text
+    broker: Name
     span: Span = "hour"
 
     async def show(self, asked: Asking) -> Row:
@@ -164,7 +164,7 @@ class BrokerConfiguration(View, frozen=True):
     """The settings that contain ``q``, with what mqspark's declarations say of them. ``changed``: only those that do
     not have their default."""
 
-    broker: Text
+    broker: Name
     q: Line = ""
     changed: bool = False
 
@@ -197,7 +197,7 @@ def _setting_row(key: str, value: str, declared: DeclaredSetting | None, is_ours
 
 
 class ChangeSetting(ActionForm, frozen=True):
-    broker: Text
+    broker: Name
     key: Line
     value: Annotated[str, LineField(MAX_VALUE)] = ""
 

@@ -10,7 +10,7 @@ from mqspark.message import MessageQueue
 from mqspark.protocol.bodies.body import queue_of
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
 from mqspark.protocol.codes import ResponseCode
-from mqspark_server.actions.fields import GroupName, Line, ListField, Text, TopicName
+from mqspark_server.actions.fields import GroupName, Id, Line, ListField, TopicName
 from mqspark_server.actions.groupactions import CreateGroup, DeleteGroup, PutGroup, SetMode
 from mqspark_server.actions.offsetmoves import ClusterOffsets, Goal, OffsetMove
 from mqspark_server.console.clusteraccess import Trouble
@@ -68,7 +68,7 @@ class OneMember(View, frozen=True):
     """What a consumer reports about itself, with the stacks of its threads if it has them to show."""
 
     group: GroupName
-    client: Text
+    client: Id
 
     async def show(self, asked: Asking) -> Row:
         try:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from mqspark_server.actions.fields import Text
+from mqspark_server.actions.fields import Name
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.site import Asking, Section, View
 from mqspark_server.net.webserver import NotAnswered, WebServer
@@ -41,7 +41,7 @@ class JobTable(View, frozen=True):
 
 
 class OneJob(View, frozen=True):
-    name: Text
+    name: Name
 
     async def show(self, asked: Asking) -> Row:
         server = await job_server_of(asked)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from mqspark.errors import NoSchemaRegistry
 from mqspark.protocol.schemaoperations import topic_of
-from mqspark_server.actions.fields import LineField
+from mqspark_server.actions.fields import Name
 from mqspark_server.console.site import Asking, ListView, Section, View, tried
 from mqspark_server.shown.nouns import WholeNumbers
 from mqspark_server.survey import schemasurvey
@@ -35,7 +35,7 @@ class SubjectTable(ListView, frozen=True):
 class SubjectVersions(View, frozen=True):
     """``version`` 0: the newest. ``old``: the version that it is compared with; 0: none."""
 
-    subject: Annotated[str, LineField(255)]
+    subject: Name
     version: _Version = 0
     old: _Version = 0
 

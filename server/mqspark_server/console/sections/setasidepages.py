@@ -15,7 +15,7 @@ import msgspec
 
 from mqspark.message import MessageExt
 from mqspark.store.tools.diverged import SavedPart
-from mqspark_server.actions.fields import Text, TopicName
+from mqspark_server.actions.fields import Name, TopicName
 from mqspark_server.actions.letteractions import SendAgain
 from mqspark_server.actions.resending import MAX_SENT, MAX_SENT_BYTES
 from mqspark_server.actions.useractions import accounts_of
@@ -32,8 +32,8 @@ MAX_POSITION = (1 << 62) - 1
 
 
 class OfPart(msgspec.Struct, frozen=True):
-    broker: Text
-    file: Text
+    broker: Name
+    file: Name
     topic: TopicName = ""
 
     async def part(self, asked: Asking) -> SavedPart:

@@ -16,7 +16,7 @@ from typing import Any
 from mqspark.client.admin import AdminClient
 from mqspark.errors import InvalidMessage, NoRoute
 from mqspark.message import MessageExt
-from mqspark_server.actions.fields import GroupName, Text, TopicName
+from mqspark_server.actions.fields import GroupName, Id, TopicName
 from mqspark_server.console.clusteraccess import Trouble
 from mqspark_server.console.rendering import chart, is_number
 from mqspark_server.console.site import Asking, Section, View
@@ -58,7 +58,7 @@ class QueryTable(View, frozen=True):
 
 
 class OneQuery(View, frozen=True):
-    query: Text
+    query: Id
     topic: TopicName = PROGRESS_TOPIC
 
     async def show(self, asked: Asking) -> Row:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from mqspark.client.remoting.credentials import Credentials
-from mqspark_server.actions.fields import ChoiceField, Text
+from mqspark_server.actions.fields import ChoiceField, Name
 from mqspark_server.actions.operating import Done, Preview
 from mqspark_server.actions.tableactions import DROP, PAUSE, RESUME
 from mqspark_server.console.clusteraccess import Trouble
@@ -58,7 +58,7 @@ class TableList(ListView, frozen=True):
 
 
 class ChangeTable(msgspec.Struct, frozen=True):
-    name: Text
+    name: Name
     change: Annotated[str, ChoiceField(tuple(CHANGES))]
 
     async def preview(self, asked: Asking) -> Preview:

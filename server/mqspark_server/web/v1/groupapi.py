@@ -266,6 +266,8 @@ async def show_modes(group: GroupName, asker: AskerNow) -> Modes:
     asker.authorize_group(group, Action.GET)
     answer = await asker.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     rows = modes_of(group, answer.body)
+    if not rows:
+        asker.check_known(group)
     return Modes(items=[Mode(each["topic"], each["mode"], each["share"]) for each in rows])
 
 
