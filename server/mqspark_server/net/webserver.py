@@ -56,7 +56,7 @@ class WebServer:
         if host is None or not plain or parts.scheme not in ("http", "https"):
             raise ConfigError(f"{key}={url[:_MAX_SHOWN]!r} is not an address like http://host:port", key=key)
         if parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
-            raise ConfigError(f"{key}: give only the scheme, the host and the port", key=key)
+            raise ConfigError.of(key, "give only the scheme, the host and the port")
         is_tls = parts.scheme == "https"
         return cls(host, port if port is not None else 443 if is_tls else 80, is_tls)
 

@@ -117,9 +117,9 @@ def parse_jobs(document: Mapping[str, Any]) -> JobsFile:
     values = dict(document)
     tables = values.pop("jobs", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise ConfigError("jobs: each job is a table, [jobs.NAME]", key="jobs")
+        raise ConfigError.of("jobs", "each job is a table, [jobs.NAME]")
     if len(tables) > MAX_JOBS:
-        raise ConfigError(f"jobs: {len(tables)} jobs; {MAX_JOBS} at most", key="jobs")
+        raise ConfigError.of("jobs", f"{len(tables)} jobs; {MAX_JOBS} at most")
     server, unknown = parse_settings(JobServerConfig, values)
     _refuse_unknown("", unknown, JobServerConfig)
     return JobsFile(server, {name: _job(name, table) for name, table in tables.items()})
@@ -127,8 +127,8 @@ def parse_jobs(document: Mapping[str, Any]) -> JobsFile:
 
 def _job(name: str, table: Mapping[str, Any]) -> ScheduledJob:
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"jobs: {name[:80]!r} is not a valid name: letters, digits, - and _, 64 at most", key="jobs"
+        raise ConfigError.of(
+            "jobs", f"{name[:80]!r} is not a valid name: letters, digits, - and _, 64 at most"
         )
     values = dict(table)
     options = values.pop("options", {})
@@ -154,26 +154,26 @@ def _check(job: ScheduledJob) -> None:
     try:
         zone = job.zone
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigError(
-            f"timezone: {job.timezone[:80]!r} is not a time zone such as Europe/Berlin", key="timezone"
+        raise ConfigError.of(
+            "timezone", f"{job.timezone[:80]!r} is not a time zone such as Europe/Berlin"
         ) from None
     if job.schedule not in _ALIASES and len(job.schedule.split()) != 5:
-        raise ConfigError(
-            f"schedule: {job.schedule[:80]!r} is not a cron expression of five fields"
+        raise ConfigError.of(
+            "schedule",
+            f"{job.schedule[:80]!r} is not a cron expression of five fields"
             " (minute hour day month weekday), nor one of " + ", ".join(sorted(_ALIASES)),
-            key="schedule",
         )
     check_expression(job.schedule, zone)
 
 
 def _words(options: Any) -> tuple[str, ...]:
     if not isinstance(options, dict):
-        raise ConfigError("options: must be a table with one key per option of the job", key="options")
+        raise ConfigError.of("options", "must be a table with one key per option of the job")
     words = []
     for name, value in options.items():
         option = name.replace("_", "-")
         if not _OPTION.fullmatch(option):
-            raise ConfigError(f"options: {name[:80]!r} is not the name of an option", key="options")
+            raise ConfigError.of("options", f"{name[:80]!r} is not the name of an option")
         for each in value if isinstance(value, list) else [value]:
             if each is False:
                 continue
@@ -182,9 +182,8 @@ def _words(options: Any) -> tuple[str, ...]:
             elif isinstance(each, str | int | float):
                 words.append(f"--{option}={each}")
             else:
-                raise ConfigError(
-                    f"options: {name}: must be a text, a number, true or false, or a list of these",
-                    key="options",
+                raise ConfigError.of(
+                    "options", f"{name}: must be a text, a number, true or false, or a list of these"
                 )
     return tuple(words)
 
@@ -194,7 +193,7 @@ def _check_arguments(run: str, arguments: tuple[str, ...]) -> None:
 
     if run not in JOBS:
         advice = did_you_mean(run, JOBS) or f"; there are {', '.join(JOBS)}"
-        raise ConfigError(f"run: there is no job {run[:80]!r}{advice}", key="run")
+        raise ConfigError.of("run", f"there is no job {run[:80]!r}{advice}")
     check_arguments([run, *arguments])
 
 

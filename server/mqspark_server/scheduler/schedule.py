@@ -52,7 +52,7 @@ def check_expression(expression: str, zone: tzinfo) -> None:
     try:
         croniter(expression, datetime.now(zone)).get_next(datetime)
     except (CroniterError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(f"schedule: {expression[:80]!r}: {error}", key="schedule") from None
+        raise ConfigError.of("schedule", f"{expression[:80]!r}: {error}") from None
 
 
 def tick_after(job: Timed, ms: int) -> int:

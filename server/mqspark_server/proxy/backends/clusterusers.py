@@ -85,7 +85,7 @@ def check_auth_of_proxy(config: AuthConfig) -> None:
         (config.audit_log_path, "auditLogPath"),
     ):
         if value:
-            raise ConfigError(f"{key}: a proxy has the users of its brokers, and no others", key=key)
+            raise ConfigError.of(key, "a proxy has the users of its brokers, and no others")
 
 
 class _ClusterFacts(NoFacts):
