@@ -543,7 +543,8 @@ class MessageIndex:
     def search(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[list[int]]:
         """Physical offsets of records that have this key or one of the same hash, newest first, stored between the
         two times (inclusive, in whole seconds), step by step as ``IndexFile.search``. Follows
-        IndexService.queryOffset, which stops at a number of records whatever their keys are."""
+        IndexService.queryOffset, which stops at a number of records whatever their keys are, and at the first file that
+        begins before ``begin_ms``: files before a clock went back may be of a later time."""
         key_hash = index_hash(topic, key)
         for file in reversed(self.index_files.copy()):
             if file not in self.index_files:
@@ -553,8 +554,6 @@ class MessageIndex:
                     yield found
                     if file not in self.index_files:
                         break
-            if file.header.begin_timestamp_ms < begin_ms:
-                return
 
     def has_one_of(self, keys: KeyColumns) -> bool:
         """Whether the first of these keys leads to its record; also when there are none."""

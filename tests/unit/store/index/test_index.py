@@ -188,6 +188,15 @@ def test_only_the_time_asked_for(index: MessageIndex) -> None:
     assert index.find("T", "same", 100, 2_000_000, EVER) == []
 
 
+def test_what_was_stored_before_the_clock_went_back_is_found(index: MessageIndex) -> None:
+    index.put(columns(("T#same", n, 2_000_000 + 1000 * n) for n in range(19)), 19)
+    index.put(columns(("T#same", n, 1_000_000 + 1000 * n) for n in range(19, 50)), 50)
+    files = [(file.header.begin_timestamp_ms, file.header.end_timestamp_ms) for file in index.index_files]
+    assert files[:2] == [(2_000_000, 2_018_000), (1_019_000, 1_037_000)]
+    assert index.find("T", "same", 100, 2_010_000, 2_012_000) == [12, 11, 10]
+    assert index.find("T", "same", 100, 1_025_000, 2_000_000) == [*range(49, 24, -1), 0]
+
+
 def test_another_key_of_the_same_hash_is_found_too(index: MessageIndex) -> None:
     index.put(columns([("T#Aa", 1, 1000), ("T#BB", 2, 1000), ("T#Ab", 3, 1000)]), 4)
     assert index.find("T", "Aa", 9, 0, EVER) == index.find("T", "BB", 9, 0, EVER) == [2, 1]
