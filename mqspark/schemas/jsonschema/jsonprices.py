@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from mqspark.errors import InvalidSchema
+from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.jsontexts import levels_of
 from mqspark.schemas.parsedschema import JSON, needs_extra
 
 MAX_PATTERN_BYTES = 256 << 10
 """The most of a compiled pattern."""
+MAX_COMPILED_BYTES = 8 << 20
+"""Those of a schema together, or about. They are compiled in one go, by which nothing else runs: some 60 ms."""
 MAX_BACKTRACKS = 1_000
 UNIT_NS = 25
 """A price of one; a value compared with one schema."""
@@ -214,8 +216,9 @@ class Prices:
 
 
 def prices_of(nodes: Sequence[dict[str, Any]], inner: Inner, most: Costly) -> Prices:
-    """``most``: what one value is compared with at most. The first of ``nodes`` is the root."""
+    """``most``: what one value is compared with at most. The first of ``nodes`` is the root. Raises SchemaTooLarge."""
     known = dict[str, Price]()
+    _check_patterns(nodes)
     own = [_own_prices(node, most, known) for node in nodes]
     found = dict[str | Under, Price]()
     if any(own):
@@ -242,6 +245,18 @@ def _places(inner: Inner) -> set[tuple[int, str | Under]]:
     return found
 
 
+def _check_patterns(nodes: Sequence[dict[str, Any]]) -> None:
+    sizes = dict[str, int]()
+    total = 0
+    for node in nodes:
+        for _, pattern in _patterns(node):
+            if pattern not in sizes:
+                sizes[pattern] = _size_and_price(pattern)[0]
+            total += sizes[pattern]
+            if total > MAX_COMPILED_BYTES:
+                raise SchemaTooLarge("bytes of compiled patterns", MAX_COMPILED_BYTES, kind=JSON)
+
+
 def _own_prices(
     node: dict[str, Any], most: Costly, known: dict[str, Price]
 ) -> list[tuple[Under | None, Price]]:
@@ -261,22 +276,23 @@ def _own_prices(
 
 def text_price(pattern: str, most: Costly = ONCE) -> Price:
     """``most``: with how many such ones a text may be compared."""
-    price = _byte_price(pattern)
+    _, price = _size_and_price(pattern)
     if is_searching(pattern):
         more = price - _PRICES[0][1]  # than a small one, which _SEARCH is for
         return Price(search=more * most.searching, searches=_SEARCH * most.searching)
     return Price(byte=price * most.patterns)
 
 
-def _byte_price(pattern: str) -> int:
-    """For a byte of a text that this pattern goes over once."""
+def _size_and_price(pattern: str) -> tuple[int, int]:
+    """The most bytes that it is compiled to, and the price for a byte of a text that it goes over once. Of patterns of
+    one size the prices are the same."""
     for size, price in _PRICES[:-1]:
         try:
             compiled(pattern, size)
         except InvalidSchema:
             continue
-        return price
-    return _PRICES[-1][1]
+        return size, price
+    return _PRICES[-1]
 
 
 def _is_number(value: Any) -> bool:

@@ -30,6 +30,8 @@ RECONNECTING_S = 15.0
 SCAN_S = 10.0
 MAX_SETTINGS_BYTES = 64 * 1024
 """Limit of the settings of one client."""
+MAX_TOPICS = 2_000
+"""Topics in these: each heartbeat of a few bytes tells brokers all of them."""
 MAX_ASKED = 64
 """Requests of brokers that wait for one client's answer."""
 MAX_PUSHES = 256
@@ -161,6 +163,8 @@ def check_size(settings: pb.Settings) -> None:
     if settings.ByteSize() > MAX_SETTINGS_BYTES:
         text = f"settings of more than {MAX_SETTINGS_BYTES} bytes"
         raise GrpcRefusal(pb.INVALID_CLIENT_PROPERTIES, text)
+    if max(len(settings.publishing.topics), len(settings.subscription.subscriptions)) > MAX_TOPICS:
+        raise GrpcRefusal(pb.INVALID_CLIENT_PROPERTIES, f"settings with more than {MAX_TOPICS} topics")
 
 
 Pushed = Callable[[GrpcClient, str, Command], None]

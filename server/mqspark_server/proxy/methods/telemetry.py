@@ -4,7 +4,8 @@ brokers ask them (ClientActivity, GrpcClientSettingsManager of RocketMQ's proxy)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -33,10 +34,14 @@ from mqspark_server.proxy.methods.grpclite import (
 from mqspark_server.proxy.methods.grpcrelays import relay
 from mqspark_server.proxy.methods.grpctransactions import check_transaction
 
+T = TypeVar("T")
+R = TypeVar("R")
 Write = Callable[[pb.TelemetryCommand], Awaitable[None]]
 
 MAX_STREAMS = 16
 """Telemetry streams of one client; RocketMQ's clients have one to each address."""
+TOPICS_AT_ONCE = 100
+"""Topics of one client that are looked at in a turn."""
 RECEIVE_BATCH = 32
 LONG_POLLING_MS = 20_000
 LITE_SUBSCRIPTION_QUOTA = 2_000
@@ -109,13 +114,11 @@ async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
     if kind is None:
         raise GrpcRefusal(pb.BAD_REQUEST, "settings with neither publishing nor subscription")
     if kind == "publishing":
-        for topic in given.publishing.topics:
-            topic_of(topic)
+        await of_each(given.publishing.topics, topic_of)
     else:
         group_of(given.subscription.group)
-        for entry in given.subscription.subscriptions:
-            topic_of(entry.topic)
-            subscription_of(entry)
+        await of_each(given.subscription.subscriptions, lambda entry: topic_of(entry.topic))
+        await of_each(given.subscription.subscriptions, subscription_of)
     call.shared.clients.told(call.client, given)
     agreed = pb.Settings()
     agreed.CopyFrom(given)
@@ -131,6 +134,16 @@ async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
     agreed.metric.on = False
     await _announce(call)
     return agreed
+
+
+async def of_each(items: Sequence[T], look: Callable[[T], R]) -> list[R]:
+    """Between the turns of others."""
+    found = list[R]()
+    for number, item in enumerate(items, 1):
+        found.append(look(item))
+        if number % TOPICS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
 
 
 def _agree_on_consuming(settings: pb.Settings, group: SubscriptionGroupConfig) -> None:
@@ -200,8 +213,7 @@ async def _announce(call: GrpcCall) -> None:
     if settings.WhichOneof("pub_sub") == "publishing":
         # A producer of gRPC has no group. Checks of transactions look for one of its topic.
         topics = [each.name for each in settings.publishing.topics]
-        for topic in topics:
-            call.client.link.rights.write(topic)
+        await of_each(topics, call.client.link.rights.write)
         data.producer_data_set = [ProducerData(group_name=topic) for topic in topics]
         if not topics:
             return
@@ -213,7 +225,7 @@ async def _announce(call: GrpcCall) -> None:
                 group_name=settings.subscription.group.name,
                 consume_type=consume_type_of(settings),
                 message_model=MessageModel.LITE_SELECTIVE if is_lite else MessageModel.CLUSTERING,
-                subscription_data_set=[subscription_of(each) for each in settings.subscription.subscriptions],
+                subscription_data_set=await of_each(settings.subscription.subscriptions, subscription_of),
             )
         ]
     await call.client.link.announce(topics, encode_body(data))
