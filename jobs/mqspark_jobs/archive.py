@@ -5,7 +5,7 @@ Workers write each unit's rows as Parquet files directly from the log and sum th
 Delta commit. The end of its last unit is the version of the transaction ``mqspark-archive:<broker>``; a committed
 version is not committed again, so a run after a kill repeats nothing. After a commit Spark reads the rows of each
 unit back from Delta and compares them with the log (count, body CRCs, offsets). Then the unit's manifest is
-written; readers rely on the manifests alone (``mqspark.arrow.cluster.history``). In a local store the file
+written; readers rely on the manifests alone (``mqspark.arrow.cluster.archives``). In a local store the file
 ``mqspark.archived`` records the progress, unless only some topics are archived: a broker with deleteArchivedOnly
 deletes the log up to there.
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mqspark.arrow.cluster.history import Manifest, application, load_manifests, note_gap
+from mqspark.arrow.cluster.archives import Manifest, application, load_manifests, note_gap
 from mqspark.arrow.files.deltafiles import delta_table
 from mqspark.arrow.files.locations import is_remote, join, local_path, write_bytes
 from mqspark.arrow.files.logfiles import LogFile, find_log, local_copy, segment_bytes_of
@@ -151,7 +151,7 @@ def group_units(units: Sequence[Unit], commit_bytes: int, committed: int) -> lis
 def archive_unit(task: UnitTask) -> ArchivedUnit:
     """Sum up the unit's records in the log, and write them unless they are written already."""
     unit = task.unit
-    chosen = _Chosen(task)
+    chosen = _ArchiveChoice(task)
     files = RowFiles(task.archive, task.broker, f"{unit.low:020d}") if task.archive is not None else None
     try:
         end = _add_all(unit, chosen, files)
@@ -165,7 +165,7 @@ def archive_unit(task: UnitTask) -> ArchivedUnit:
     return ArchivedUnit(chosen.manifest(high), written)
 
 
-def _add_all(unit: Unit, chosen: _Chosen, files: RowFiles | None) -> int:
+def _add_all(unit: Unit, chosen: _ArchiveChoice, files: RowFiles | None) -> int:
     """Sum up the unit's records and write them; returns where the last one ends."""
     from mqspark.arrow.records.records import Records, unwrap_inner_batches
     from mqspark.store.recovery.rebuild import SegmentRecords
@@ -196,7 +196,7 @@ def _pieces(positions: Any) -> Iterable[Any]:
         first = last
 
 
-class _Chosen:
+class _ArchiveChoice:
     """The records to archive, and their sums."""
 
     def __init__(self, task: UnitTask) -> None:
@@ -332,7 +332,7 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
     units = plan_units(log, low, high, cut_at=cut_at)
     make_table(spark, options.archive, spark_schema(_COLUMNS), partitions=("topic", DATE))
     groups = group_units(units, options.commit_bytes, committed)
-    work = _Work(options, spark, progress)
+    work = _ArchiveWork(options, spark, progress)
     end = low
     for group in groups:
         end = work.archive(group, is_written=group[-1].high <= committed)
@@ -356,7 +356,7 @@ def _run(options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -
     }
 
 
-class _Work:
+class _ArchiveWork:
     """One run, commit by commit."""
 
     def __init__(self, options: ArchiveOptions, spark: SparkSession, progress: ProgressLine) -> None:

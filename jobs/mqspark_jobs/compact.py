@@ -4,7 +4,7 @@ The previous generation and the queue's new messages are read in pieces; Spark f
 key, however many keys there are; one task per queue copies the kept records into the next generation, in order. A
 rename then makes the generation current. A job killed before that has changed nothing, and a new run repeats the
 work. A broker may serve the store meanwhile; it uses the new generation within a second
-(``mqspark.store.compaction.generations``).
+(``mqspark.store.compaction.compactedqueues``).
 
 If a RocketMQ broker has compacted a queue, offsets that are neither in a generation nor in the log are read from
 RocketMQ's files. A store that comes from RocketMQ, even repeatedly, thus serves the same messages here
@@ -30,7 +30,7 @@ from mqspark.base.clock import wall_ms
 from mqspark.base.names import path_below
 from mqspark.errors import ConfigError, StoreLocked
 from mqspark.record.recordlayout import QUEUE_OFFSET_AT, queue_offset_of
-from mqspark.store.compaction.generations import (
+from mqspark.store.compaction.compactedqueues import (
     COMPACT_LOCK,
     COMPACTED,
     DELETE_RETENTION_MS,
@@ -357,14 +357,14 @@ def write_generations(
 
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context is not None else 0
-    copier: _Copier | None = None
+    copier: _CompactCopier | None = None
     for batch in batches:
         queues, offsets = batch.column("queue").to_numpy(), batch.column("offset").to_numpy()
         for number in np.unique(queues).tolist():
             if copier is None or copier.number != number:
                 if copier is not None:
                     yield copier.finish()
-                copier = _Copier(store, commit_log, plans[number], number, attempt)
+                copier = _CompactCopier(store, commit_log, plans[number], number, attempt)
             copier.copy(offsets[queues == number])
     if copier is not None:
         yield copier.finish()
@@ -386,7 +386,7 @@ def _written_schema() -> pa.Schema:
     )
 
 
-class _Copier:
+class _CompactCopier:
     """Writes the next generation of one queue."""
 
     def __init__(

@@ -20,7 +20,7 @@ from mqspark.broker.tables.ranges import (
     heal_topics,
 )
 from mqspark.errors import MQError
-from mqspark.store.compaction.generations import COMPACTED
+from mqspark.store.compaction.compactedqueues import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.diskjobs import Job
 from mqspark.store.disk.notes.tablenotes import OlderTable, TableNotes, Watched

@@ -432,7 +432,7 @@ def _resolved(root: Any) -> Any:
     if _is_reference(root):
         return None
     references = _references(root)
-    return _Resolver(root).resolve(references) if references else root
+    return _FastJsonResolver(root).resolve(references) if references else root
 
 
 def _references(root: Any) -> list[tuple[Any, Any, Any]]:
@@ -460,7 +460,7 @@ def _references(root: Any) -> list[tuple[Any, Any, Any]]:
     raise ProtocolError(f"not JSON: more than {MAX_DEPTH} levels")
 
 
-class _Resolver:
+class _FastJsonResolver:
     """Replaces every ``{"$ref": path}`` by the object it refers to, or by None if there is none.
 
     A reference to an object that contains references resolves to None: fastjson does not write those within

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from mqspark.store.compaction.generations import CompactedQueues
+from mqspark.store.compaction.compactedqueues import CompactedQueues
 from mqspark.store.oldermessages import OlderMessages
 from mqspark.store.queue.batchqueue import BatchQueue
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue

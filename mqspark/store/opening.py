@@ -6,7 +6,7 @@ Must not know what is done with the store afterwards.
 from __future__ import annotations
 
 from mqspark.base.config import INT64_MAX
-from mqspark.store.compaction.generations import CompactedQueues
+from mqspark.store.compaction.compactedqueues import CompactedQueues
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.directory import StoreDirectory
 from mqspark.store.disk.files import disk_full_as_typed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreUnreadable, TooManyAlike
 from mqspark.record.record import Parts, parts_at
-from mqspark.store.compaction.generations import CompactedQueues
+from mqspark.store.compaction.compactedqueues import CompactedQueues
 from mqspark.store.index.keys import Sought
 from mqspark.store.messages.commit import CommitPipeline
 from mqspark.store.messages.fetch import Fetcher, GetResult, GetStatus

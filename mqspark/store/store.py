@@ -27,7 +27,7 @@ from mqspark.base.bounded import Ledger
 from mqspark.base.clock import Clock
 from mqspark.errors import StoreReadOnly
 from mqspark.store.compaction.compactedend import CompactedEnd
-from mqspark.store.compaction.generations import CompactedQueues
+from mqspark.store.compaction.compactedqueues import CompactedQueues
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damages

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from mqspark.base.logs import printable
 from mqspark.errors import InvalidMessage
-from mqspark.store.compaction.generations import CompactedQueues
+from mqspark.store.compaction.compactedqueues import CompactedQueues
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.disk.files import disk_full_as_typed

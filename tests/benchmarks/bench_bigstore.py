@@ -27,7 +27,7 @@ from typing import Any
 
 from mqspark.base.clock import SystemClock
 from mqspark.store import StoreConfig
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
 from tests.benchmarks.bench_broker import DevProcess, broker, load

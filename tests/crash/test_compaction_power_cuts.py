@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.record.record import decode_record, encode_record
-from mqspark.store.compaction.generations import (
+from mqspark.store.compaction.compactedqueues import (
     CompactedQueues,
     Current,
     GenerationWriter,

@@ -13,7 +13,7 @@ import pytest
 
 from mqspark.record.record import decode_records
 from mqspark.store import StoreConfig
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.interop import jars as jar_cache
 from tests.interop.jars import Jars
 from tests.interop.rocketmq import java_command, rocketmq_broker, rocketmq_namesrv

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mqspark.arrow.cluster.history import load_manifests
+from mqspark.arrow.cluster.archives import load_manifests
 from mqspark.arrow.files.logfiles import list_log
 from mqspark.errors import ConfigError, StoreCorrupt
 from mqspark_jobs import archive as job

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from mqspark.errors import ConfigError
 from mqspark.message import Message
-from mqspark.store.compaction.generations import COMPACT_LOCK, adopt, compaction_topics
+from mqspark.store.compaction.compactedqueues import COMPACT_LOCK, adopt, compaction_topics
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import StorePaths
 from mqspark.store.disk.notes.durable import DurableNote

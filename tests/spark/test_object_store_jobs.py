@@ -14,7 +14,7 @@ from typing import Any
 import polars
 import pytest
 
-from mqspark.arrow.cluster.history import load_manifests
+from mqspark.arrow.cluster.archives import load_manifests
 from mqspark.message import Message
 from mqspark_jobs.redeliver import DELIVER_AT, TARGET
 from mqspark_jobs.tables.tabledefs import TableDirectory, new_definition

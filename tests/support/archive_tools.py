@@ -6,7 +6,7 @@ import json
 import urllib.parse
 from pathlib import Path
 
-from mqspark.arrow.cluster.history import application
+from mqspark.arrow.cluster.archives import application
 from mqspark.arrow.files.locations import join, read_bytes, write_bytes
 from mqspark.arrow.files.logfiles import find_log
 from mqspark.store.disk.files import OsFiles

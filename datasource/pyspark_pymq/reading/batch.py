@@ -22,7 +22,7 @@ from pyspark_pymq.worker_tuning import PickledToTask, begin_task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqspark.arrow.cluster.history import ArchiveTask
+    from mqspark.arrow.cluster.archives import ArchiveTask
 
 DEFAULT_GROUP = "mqspark-spark-source"
 """The group of pulls when the user named none; its offsets are never committed."""
@@ -60,7 +60,7 @@ def partitions_of(
             options.lineage_job, options.nameserver, reads=sorted({each.queue.topic for each in ranges})
         )
     if cluster.archive is not None:
-        from mqspark.arrow.cluster.history import plan_archive
+        from mqspark.arrow.cluster.archives import plan_archive
 
         archived, ranges = cluster.archive.split(ranges)
         partitions += [ArchivePartition(task) for task in plan_archive(cluster.archive, archived, columns)]
@@ -87,7 +87,7 @@ def _rows(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     from mqspark.arrow.reading.range_fetch import read_task
 
     if isinstance(partition, ArchivePartition):
-        from mqspark.arrow.cluster.history import read_archive
+        from mqspark.arrow.cluster.archives import read_archive
 
         return read_archive(partition.task)
 

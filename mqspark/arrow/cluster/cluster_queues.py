@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqspark.arrow.cluster.history import Archive, first_offsets
+from mqspark.arrow.cluster.archives import Archive, first_offsets
 from mqspark.arrow.cluster.logic_parts import LogicQueues, check_kind
 from mqspark.arrow.cluster.queuechoice import (
     EARLIEST_OFFSET,

@@ -156,7 +156,7 @@ class _Boolean(_AvroNode):
         return byte == 1
 
 
-class _Number(_AvroNode):
+class _AvroNumber(_AvroNode):
     """An int or a long, with a limit, as an integer, a time or a float."""
 
     def __init__(self, path: str, kind: pa.DataType, limit: int, times: int) -> None:
@@ -220,7 +220,7 @@ class _Sized(_AvroNode):
         return body.bytes(body.number(self.path) if self._size is None else self._size, self.path)
 
 
-class _Bytes(_Sized):
+class _AvroBytes(_Sized):
     """Bytes, a text or a fixed, as bytes or a text."""
 
     def __init__(self, path: str, kind: pa.DataType, size: int | None, *, is_wanted: bool) -> None:
@@ -260,7 +260,7 @@ def _is_text(found: bytes) -> bool:
     return True
 
 
-class _Decimal(_Sized):
+class _AvroDecimal(_Sized):
     def __init__(self, path: str, kind: pa.DataType, size: int | None) -> None:
         super().__init__(path, kind, size)
         self._limit = 10**kind.precision
@@ -301,7 +301,7 @@ class _Decimal(_Sized):
         return decimal.Decimal(value).scaleb(-self.type.scale, decimal.Context(prec=60))
 
 
-class _Enum(_AvroNode):
+class _AvroEnum(_AvroNode):
     """``symbols``: what the reader makes of each of the writer's; None for one that it has not."""
 
     def __init__(self, path: str, names: Sequence[str], symbols: Sequence[str | None]) -> None:
@@ -348,7 +348,7 @@ class _Never(_AvroNode):
         raise _NotOfSchema(self._reason)
 
 
-class _Union(_AvroNode):
+class _AvroUnion(_AvroNode):
     """The branches are nodes of the same type."""
 
     def __init__(self, path: str, kind: pa.DataType, branches: list[_AvroNode]) -> None:
@@ -406,7 +406,7 @@ class _Member(_AvroNode):
         return {f"member{self._number}": self._inner.one(body)}
 
 
-class _RecordField(_AvroNode):
+class _AvroRecordField(_AvroNode):
     """``fields``: the writer's in order, each with its place among the reader's columns, None if none wants it.
     ``defaults``: of the reader's fields that the writer has not."""
 
@@ -447,7 +447,7 @@ class _RecordField(_AvroNode):
         return found
 
 
-class _Items(_AvroNode):
+class _AvroItems(_AvroNode):
     """An array or a map: blocks, each with the number of its items in front, and 0 behind the last one."""
 
     def __init__(self, path: str, kind: pa.DataType, items: list[_AvroNode], few_rows: int) -> None:
@@ -554,7 +554,7 @@ def _resolved(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) 
                 branches.append(_Never(path, kind, error.problem))
         if all(isinstance(each, _Never) for each in branches):
             raise _mismatch(writer, reader, path)
-        return _Union(path, kind, branches)
+        return _AvroUnion(path, kind, branches)
     if reader.type == "union":
         return _of_union(writer, reader, path, meeting)
     if reader.type == "record":
@@ -567,7 +567,7 @@ def _resolved(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) 
         if writer.type != "enum" or not _same_name(writer, reader):
             raise _mismatch(writer, reader, path)
         known = set(reader.symbols)
-        return _Enum(
+        return _AvroEnum(
             path, writer.symbols, [each if each in known else reader.default for each in writer.symbols]
         )
     return _resolved_simple(writer, reader, path)
@@ -584,14 +584,14 @@ def _resolved_simple(writer: AvroType, reader: AvroType, path: str) -> _AvroNode
         theirs = AvroColumns().type_of(writer)
         if writer.type != reader.type or (pa.types.is_decimal(theirs) and theirs.scale != kind.scale):
             raise _mismatch(writer, reader, path)
-        return _Decimal(path, kind, size)
+        return _AvroDecimal(path, kind, size)
     if reader.type == "null" and writer.type == "null":
         return _Null(path, kind)
     if reader.type == "boolean" and writer.type == "boolean":
         return _Boolean(path, kind)
     texts = ("bytes", "string")
     if (reader.type in texts and writer.type in texts) or reader.type == "fixed":
-        return _Bytes(path, kind, size, is_wanted=True)
+        return _AvroBytes(path, kind, size, is_wanted=True)
     if writer.type in ("float", "double") and reader.type in (writer.type, "double"):
         return _Float(path, kind, 4 if writer.type == "float" else 8)
     wider = {"int": ("int", "long", "float", "double"), "long": ("long", "float", "double")}
@@ -599,7 +599,7 @@ def _resolved_simple(writer: AvroType, reader: AvroType, path: str) -> _AvroNode
         if pa.types.is_temporal(kind) and factor(writer) != factor(reader) and _is_temporal(writer):
             raise _mismatch(writer, reader, path)
         limit = _INT32 if writer.type == "int" else 1 << 63
-        return _Number(path, kind, limit, factor(reader))
+        return _AvroNumber(path, kind, limit, factor(reader))
     raise _mismatch(writer, reader, path)
 
 
@@ -639,13 +639,15 @@ def _resolved_items(writer: AvroType, reader: AvroType, path: str, meeting: _Mee
     kind = AvroColumns().type_of(reader)
     if reader.type == "map":
         inner = _resolved(written, wanted, f"{path}{{}}", meeting)
-        return _Items(path, kind, [_Bytes(path, pa.string(), None, is_wanted=True), inner], meeting.few_rows)
+        return _AvroItems(
+            path, kind, [_AvroBytes(path, pa.string(), None, is_wanted=True), inner], meeting.few_rows
+        )
     if may_be_empty(written):
         raise InvalidSchema(f"{path}: items without bytes could be any number in a few bytes", kind=AVRO)
-    return _Items(path, kind, [_resolved(written, wanted, f"{path}[]", meeting)], meeting.few_rows)
+    return _AvroItems(path, kind, [_resolved(written, wanted, f"{path}[]", meeting)], meeting.few_rows)
 
 
-def _resolved_record(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) -> _RecordField:
+def _resolved_record(writer: AvroType, reader: AvroType, path: str, meeting: _Meeting) -> _AvroRecordField:
     wanted: dict[str, int] = {}
     written = {each.name for each in writer.fields}
     defaults: dict[int, Any] = {}
@@ -668,13 +670,13 @@ def _resolved_record(writer: AvroType, reader: AvroType, path: str, meeting: _Me
             else _resolved(each.type, reader.fields[found].type, inner, meeting)
         )
         fields.append((node, found))
-    return _RecordField(path, AvroColumns().type_of(reader), fields, defaults)
+    return _AvroRecordField(path, AvroColumns().type_of(reader), fields, defaults)
 
 
 def _unwanted(writer: AvroType, path: str, meeting: _Meeting) -> _AvroNode:
     """Reads over a value."""
     if writer.type in ("bytes", "string", "fixed"):
-        return _Bytes(path, pa.null(), writer.size if writer.type == "fixed" else None, is_wanted=False)
+        return _AvroBytes(path, pa.null(), writer.size if writer.type == "fixed" else None, is_wanted=False)
     return _resolved(writer, writer, path, meeting)
 
 

@@ -14,7 +14,7 @@ from mqspark.arrow.records.decode import Decoder
 from mqspark.arrow.records.records import Records
 from mqspark.errors import InvalidMessage, StoreError
 from mqspark.message import java_hash
-from mqspark.store.compaction.generations import is_compacted
+from mqspark.store.compaction.compactedqueues import is_compacted
 from mqspark.store.tools.reader import Piece, StoreReader
 
 _RUN_ROWS = 16

@@ -14,9 +14,9 @@ from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
 
+from mqspark.arrow.cluster.archives import plan_archive, read_archive
 from mqspark.arrow.cluster.batchplan import bounded_ranges, read_tasks
 from mqspark.arrow.cluster.cluster_queues import ClusterQueues
-from mqspark.arrow.cluster.history import plan_archive, read_archive
 from mqspark.arrow.cluster.queuechoice import (
     EARLIEST_OFFSET,
     RETRY_TIMEOUT_MS,

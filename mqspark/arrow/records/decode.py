@@ -111,26 +111,26 @@ class Decoder:
             yield self._batch(rows)
             return
         records, positions = records.copied(rows.positions, rows.ends)
-        rows = _Rows(records, positions)
+        rows = _DecodedRows(records, positions)
         for first, last, inflated in rows.inflated(self.strict, self.limits):
-            part = _Rows(records, rows.positions[first:last])
+            part = _DecodedRows(records, rows.positions[first:last])
             part.plain_bodies = inflated
             batch = self._batch(part)
             del part, inflated  # large: released before the next are decompressed
             yield batch
             del batch
 
-    def _rows(self, records: Records, positions: Ints) -> _Rows:
-        rows = _Rows(records, positions)
+    def _rows(self, records: Records, positions: Ints) -> _DecodedRows:
+        rows = _DecodedRows(records, positions)
         if self._only is not None:
             self._check_places(rows, self._only)
         if self._tags is not None:
             keep = pc.is_in(rows.properties.values(TAGS), value_set=self._tags).to_numpy(zero_copy_only=False)
             if not keep.all():
-                rows = _Rows(records, positions[keep])
+                rows = _DecodedRows(records, positions[keep])
         return rows
 
-    def _check_places(self, rows: _Rows, queue: MessageQueue) -> None:
+    def _check_places(self, rows: _DecodedRows, queue: MessageQueue) -> None:
         """Raises InvalidMessage. Rows carry the names of the queue that was read, so a record of another one would
         become a message of it."""
         is_here = queue.queue_id < 0 or bool((rows.field("queue_id") == queue.queue_id).all())
@@ -147,12 +147,12 @@ class Decoder:
                     field="topic",
                 )
 
-    def _batch(self, rows: _Rows) -> pa.RecordBatch:
+    def _batch(self, rows: _DecodedRows) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
             [self._column(name, rows) for name in self.schema.names], schema=self.schema
         )
 
-    def _column(self, name: str, rows: _Rows) -> pa.Array:
+    def _column(self, name: str, rows: _DecodedRows) -> pa.Array:
         constant = self._constants.get(name)
         if constant is None and name == "offset":
             return _fixed(_shifted(rows.field("queue_offset"), self._offset_delta), pa.int64())
@@ -164,13 +164,13 @@ class Decoder:
         return constant.slice(0, count)
 
 
-class _Rows:
+class _DecodedRows:
     """One batch of records; fields that several columns need are computed once."""
 
     def __init__(self, records: Records, positions: Ints) -> None:
         self.records = records
         self.positions = positions
-        self._properties: _Properties | None = None
+        self._properties: _DecodedProperties | None = None
         self._topic_bounds: tuple[Ints, Ints] | None = None
         self.plain_bodies: pa.Array | None = None
         """The compressed bodies, once they are decompressed."""
@@ -304,9 +304,9 @@ class _Rows:
         return pc.replace_with_mask(plain, pa.array(self.packed), self.plain_bodies)
 
     @property
-    def properties(self) -> _Properties:
+    def properties(self) -> _DecodedProperties:
         if self._properties is None:
-            self._properties = _Properties(self)
+            self._properties = _DecodedProperties(self)
         return self._properties
 
     def message_ids(self) -> pa.Array:
@@ -352,10 +352,10 @@ class _Rows:
         return _of_width(text, len(starts), 2 * 28, pa.string())
 
 
-class _Properties:
+class _DecodedProperties:
     """The property strings of a batch, gathered and split into ``name 0x01 value`` items."""
 
-    def __init__(self, rows: _Rows) -> None:
+    def __init__(self, rows: _DecodedRows) -> None:
         texts = self._gather(rows)
         if texts.buffers()[2] is None or texts.buffers()[2].size == 0:
             # No row has any.
@@ -378,7 +378,7 @@ class _Properties:
         self._data = self._items.buffers()[2] or pa.py_buffer(b"")
 
     @staticmethod
-    def _gather(rows: _Rows) -> pa.Array:
+    def _gather(rows: _DecodedRows) -> pa.Array:
         if not len(rows.positions):
             return pa.array([], pa.binary())
         records = rows.records
@@ -515,7 +515,7 @@ def _timestamps(milliseconds: Ints) -> pa.Array:
     return _fixed(milliseconds * 1000, arrow_type("timestamp"))
 
 
-_MAKERS: dict[str, Callable[[_Rows], pa.Array]] = {
+_MAKERS: dict[str, Callable[[_DecodedRows], pa.Array]] = {
     "key": lambda rows: rows.properties.values(KEYS),
     "tags": lambda rows: rows.properties.values(TAGS),
     "value": lambda rows: rows.bodies(),

@@ -60,7 +60,7 @@ _PLACE_BYTES = 600
 """What a check point weighs in all tables."""
 
 
-class _EscapingLog(RemoteLog):
+class _ActingPopLog(RemoteLog):
     """A revive log at other brokers; its positions are the bridge's."""
 
     def __init__(self, state: BrokerState, bridge: RecordBridge) -> None:
@@ -75,8 +75,8 @@ class _EscapingLog(RemoteLog):
         self.ledger = Ledger(
             "escapedCheckPoints",
             Limit(state.config, "max_pop_table_bytes"),
-            "_EscapingLog._ends",
-            "_EscapingLog._under_way",
+            "_ActingPopLog._ends",
+            "_ActingPopLog._under_way",
         )
         self._places: BoundedMap[CheckKey, RevivePlace | None] = self.ledger.map(_PLACE_BYTES)
         """Check points that were put from here, to their places; None: under way."""
@@ -157,7 +157,7 @@ class ActingPops:
         self._bridge = bridge
         self._answers, self._durably = Deferred(), Deferred()
         self._waiting = Acks(state.clock, state.stats.rpc)
-        self._log = _EscapingLog(state, bridge)
+        self._log = _ActingPopLog(state, bridge)
         self._offsets = PopOffsets(state)
         order = PopOrder(state, "actingPopOrder")
         self._pops = PopProcessor(

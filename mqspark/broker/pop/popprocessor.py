@@ -99,7 +99,7 @@ class Pop(Waiter):
         self.was_parked = False
 
 
-class _Taking:
+class _PopTaking:
     """What one pop has taken so far."""
 
     __slots__ = (
@@ -298,13 +298,13 @@ class PopProcessor(WakingPops[Pop]):
 
     # --- taking messages ---
 
-    def _new_taking(self, pop: Pop) -> _Taking:
+    def _new_taking(self, pop: Pop) -> _PopTaking:
         if pop.order:
-            return _Taking(self._state.clock.now_ms(), ORDER_REVIVE_QUEUE)
+            return _PopTaking(self._state.clock.now_ms(), ORDER_REVIVE_QUEUE)
         self._pops += 1
-        return _Taking(self._state.clock.now_ms(), self._pops % self._log.queues)
+        return _PopTaking(self._state.clock.now_ms(), self._pops % self._log.queues)
 
-    def _take(self, pop: Pop) -> _Taking:
+    def _take(self, pop: Pop) -> _PopTaking:
         """Take messages as RocketMQ does: retries first in one of five pops, otherwise when there is room left.
         Ordered messages are retried in their own queue. A pop of a priority topic begins with the queue of the
         highest priority; how many of a hundred do is an attribute of the group."""
@@ -333,7 +333,7 @@ class PopProcessor(WakingPops[Pop]):
         config = self._state.subscriptions.configured(group)
         return priority_factor({} if config is None else config.attributes)
 
-    def _take_retries(self, pop: Pop, taking: _Taking, luck: int, first: int) -> None:
+    def _take_retries(self, pop: Pop, taking: _PopTaking, luck: int, first: int) -> None:
         """Take retries of one kind only, as clients expect. When there are two kinds, chance decides which is
         read first."""
         config = self._state.config
@@ -348,7 +348,7 @@ class PopProcessor(WakingPops[Pop]):
             if topic is not None and taking.count == before:
                 self._take_topic(pop, taking, topic, first, flag)
 
-    def _take_topic(self, pop: Pop, taking: _Taking, topic: Topic, first: int, flag: str) -> None:
+    def _take_topic(self, pop: Pop, taking: _PopTaking, topic: Topic, first: int, flag: str) -> None:
         """``first`` 0: the queue of the highest priority comes first; otherwise the order begins that much later."""
         queues = topic.read_queue_nums
         step = -1 if self._state.config.priority_order_asc else 1
@@ -356,7 +356,7 @@ class PopProcessor(WakingPops[Pop]):
         for number in range(queues):
             self._take_queue(pop, taking, topic.name, (start + step * number) % queues, flag)
 
-    def _take_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
+    def _take_queue(self, pop: Pop, taking: _PopTaking, topic: str, queue_id: int, flag: str) -> None:
         try:
             self._take_of_queue(pop, taking, topic, queue_id, flag)
         except NotAtHand:
@@ -365,7 +365,7 @@ class PopProcessor(WakingPops[Pop]):
         except OSError as error:  # only this pop ends early; it keeps what it has taken
             taking.problem = taking.problem or error
 
-    def _take_of_queue(self, pop: Pop, taking: _Taking, topic: str, queue_id: int, flag: str) -> None:
+    def _take_of_queue(self, pop: Pop, taking: _PopTaking, topic: str, queue_id: int, flag: str) -> None:
         state = self._state
         offset, is_reset = self._offsets.begin(pop.session, pop.group, topic, queue_id, pop.init_mode)
         if is_reset:
@@ -392,7 +392,14 @@ class PopProcessor(WakingPops[Pop]):
         taking.rest += max(0, result.max_offset - result.next_offset)
 
     def _hand_out(
-        self, pop: Pop, taking: _Taking, topic: str, queue_id: int, start: int, result: GetResult, flag: str
+        self,
+        pop: Pop,
+        taking: _PopTaking,
+        topic: str,
+        queue_id: int,
+        start: int,
+        result: GetResult,
+        flag: str,
     ) -> None:
         state = self._state
         offsets = queue_offsets(result.buffers)
@@ -438,7 +445,7 @@ class PopProcessor(WakingPops[Pop]):
     def _put_check_point(
         self,
         pop: Pop,
-        taking: _Taking,
+        taking: _PopTaking,
         topic: str,
         queue_id: int,
         start: int,
@@ -468,11 +475,11 @@ class PopProcessor(WakingPops[Pop]):
         rpc.record(RequestCode.POP_MESSAGE, code, took_ms, waited=pop.was_parked)
         return took_ms
 
-    def _send_nothing(self, pop: Pop, taking: _Taking) -> None:
+    def _send_nothing(self, pop: Pop, taking: _PopTaking) -> None:
         self._count(pop, ResponseCode.POLLING_TIMEOUT)
         pop.session.send(_nothing(pop, taking))
 
-    def _answer(self, pop: Pop, taking: _Taking) -> None:
+    def _answer(self, pop: Pop, taking: _PopTaking) -> None:
         """Called when the check points are acked."""
         session, opaque = pop.session, pop.opaque
         self.given[session.id] = self.given.get(session.id, 0) + taking.size_bytes
@@ -499,7 +506,7 @@ class PopProcessor(WakingPops[Pop]):
 
         self._settle(taking, answer)
 
-    def _settle(self, taking: _Taking, action: Callable[[bool], None] | None = None) -> None:
+    def _settle(self, taking: _PopTaking, action: Callable[[bool], None] | None = None) -> None:
         """``action`` runs when the check points are acked; the steps take effect when they are on disk. Both
         happen in the order of the pops."""
         self._last_end = max(self._last_end, taking.end_offset)
@@ -521,7 +528,7 @@ class PopProcessor(WakingPops[Pop]):
         pop.session.send(encode_response(pop.opaque, refusal.code, remark=refusal.remark))
 
 
-def _nothing(pop: Pop, taking: _Taking) -> bytes:
+def _nothing(pop: Pop, taking: _PopTaking) -> bytes:
     return encode_response(
         pop.opaque, ResponseCode.POLLING_TIMEOUT, taking.ext(pop), remark="NO_MESSAGE_IN_QUEUE"
     )

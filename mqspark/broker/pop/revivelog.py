@@ -79,7 +79,7 @@ class CheckPoint:
         return [start + diff for index, diff in enumerate(self.diffs) if not self.acked >> index & 1]
 
 
-class _Body(Body):
+class _ReviveBody(Body):
     """Both bodies, as fastjson writes them: names of one or two letters, or the full names in older records."""
 
     t: str | None = None
@@ -128,11 +128,11 @@ _MAX_NUMBER = 1 << 60
 """The limit of offsets and of ms since the epoch; the sum of two still fits into a long."""
 
 
-def _parse(body: bytes | memoryview) -> _Body:
+def _parse(body: bytes | memoryview) -> _ReviveBody:
     if len(body) > MAX_BODY_BYTES:
         raise InvalidMessage(f"a record of the revive log of {len(body)} bytes", field="body")
     try:
-        return decode_body(_Body, body)
+        return decode_body(_ReviveBody, body)
     except ProtocolError as error:
         raise InvalidMessage(f"a record of the revive log: {error}", field="body") from None
 

@@ -34,7 +34,7 @@ from mqspark.message import NEW_TOPIC_QUEUES, SCHEDULE_TOPIC
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper
 from mqspark.protocol.bodies.body import Body, decode_table
 from mqspark.protocol.bodies.topic_bodies import MAX_QUEUES, DataVersion, TopicConfig
-from mqspark.store.compaction.generations import COMPACTED
+from mqspark.store.compaction.compactedqueues import COMPACTED
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.damage import Damage, Note, Outcome
 from mqspark.store.disk.notes.tablenotes import TableNotes
@@ -44,7 +44,7 @@ from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.multidispatch import is_lmq
 
 if TYPE_CHECKING:
-    from mqspark.store.tools.offline import OfflineStore
+    from mqspark.store.tools.offlinestore import OfflineStore
 
 log = sparing(__name__, lines=20)
 

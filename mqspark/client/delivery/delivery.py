@@ -175,10 +175,10 @@ def make_delivery(
     if within is not None:
         context.run(within.begin)
     kind = _LoopDelivery if on_loop else _ThreadDelivery
-    return kind(_Heard(listener, around), context, concurrency, finished, now_s)
+    return kind(_DeliveryHeard(listener, around), context, concurrency, finished, now_s)
 
 
-class _Heard:
+class _DeliveryHeard:
     """The listener, with what is done around it and its outcome understood."""
 
     def __init__(self, listener: Callable[[Any], Any], around: Sequence[Around]) -> None:
@@ -277,7 +277,7 @@ class _Delivery:
 
     def __init__(
         self,
-        heard: _Heard,
+        heard: _DeliveryHeard,
         context: Context,
         concurrency: int,
         finished: Finished,

@@ -46,7 +46,7 @@ def payload_check(root: AvroType) -> Check:
     """Raises SchemaTooLarge."""
     if _longest_chain(root) > MAX_CHAIN:
         raise SchemaTooLarge("records inside each other by their names", MAX_CHAIN, kind=AVRO)
-    walks = _Walks(_recursive_records(root))
+    walks = _AvroCheckWalks(_recursive_records(root))
     walk = walks.of(root)
     visits = walks.visits_of(root)
 
@@ -88,7 +88,7 @@ class _Counts:
             raise _ValueMisfit(f"there are more than {MAX_VISITS} values")
 
 
-class _Walks:
+class _AvroCheckWalks:
     def __init__(self, recursive: set[int]) -> None:
         self._recursive = recursive
         self._made = dict[int, _Walk]()
@@ -378,7 +378,7 @@ def _blocks(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _array_of_empties(counts: _Counts, size: int) -> _Walk:
-    """``size``: of each of its items, as ``_Walks.size_of_empty``."""
+    """``size``: of each of its items, as ``_AvroCheckWalks.size_of_empty``."""
 
     def walk(data: bytes, at: int) -> int:
         items = 0

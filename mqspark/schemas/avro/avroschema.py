@@ -43,7 +43,7 @@ class AvroSchema(Schema):
                 self.names.update(schema.names)
         self._of_others = frozenset(self.names)
         try:
-            self.root = _TypeReader(self.names).read(_decoded(text))
+            self.root = _AvroSchemaReader(self.names).read(_decoded(text))
             self._check = payload_check(self.root)
         except RecursionError:
             raise SchemaTooLarge("types inside each other by their names", MAX_DEPTH, kind=AVRO) from None
@@ -82,7 +82,7 @@ def _decoded(text: str) -> Any:
     return found
 
 
-class _TypeReader:
+class _AvroSchemaReader:
     """Makes types of one text."""
 
     def __init__(self, names: dict[str, AvroType]) -> None:

@@ -65,13 +65,13 @@ def lines_of(root: Any, documents: Documents) -> PayloadLines | None:
     if isinstance(root, dict) and "draft-04" in str(root.get("$schema")):
         return None  # there 1.0 is no integer
     try:
-        types = _Types(documents)
+        types = _ShortcutTypes(documents)
         return PayloadLines(types.of(root, ()), has_numbers=types.has_numbers)
     except (_NotPlain, TypeError, ValueError, InvalidSchema):
         return None
 
 
-class _Types:
+class _ShortcutTypes:
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
         self._fields = 0

@@ -85,7 +85,7 @@ class _Applied:
 
 def payload_work(root: Any, documents: Documents) -> PayloadWork:
     """Raises SchemaTooLarge, InvalidSchema, ConfigError."""
-    numbered = _Numbered(documents)
+    numbered = _NumberedWork(documents)
     applied = numbered.of(root)
     order = _inner_first(applied)
     chain = _longest_chain(applied)
@@ -133,7 +133,7 @@ def _at_depths(
         yield level[0]
 
 
-class _Numbered:
+class _NumberedWork:
     """Gives each schema a number, the root 0."""
 
     def __init__(self, documents: Documents) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mqspark.base.logs import sparing
 from mqspark.errors import StoreLocked
-from mqspark.store.compaction.generations import COMPACT_LOCK, CompactedQueues
+from mqspark.store.compaction.compactedqueues import COMPACT_LOCK, CompactedQueues
 from mqspark.store.disk.damage import Damage, Outcome
 from mqspark.store.storedata import StoreData
 

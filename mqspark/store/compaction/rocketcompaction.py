@@ -9,7 +9,7 @@ others. So after a kill a record may be in any of these. A replica fetches missi
 (CompactionLog). All directories are read: of a key the newest offset counts.
 
 Nothing is written here. A broker serves from these files what its log no longer has, and the job ``compact``
-converts them into generations (``mqspark.store.compaction.generations``).
+converts them into generations (``mqspark.store.compaction.compactedqueues``).
 
 Facts: docs/rocketmq/store.md#compaction.
 """

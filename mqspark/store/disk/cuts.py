@@ -44,7 +44,7 @@ class _SigAction(ctypes.Structure):
     )
 
 
-class _Guard:
+class _CutGuard:
     """The SIGBUS handler of this process."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class _Guard:
         self._libc.munmap(start, length)
 
 
-_guard: _Guard | None = None
+_guard: _CutGuard | None = None
 
 
 class GuardedMap:
@@ -145,7 +145,7 @@ class GuardedMap:
 
     __slots__ = ("__weakref__", "_fd", "_guard", "_length", "_start", "view")
 
-    def __init__(self, view: memoryview, fd: int, guard: _Guard) -> None:
+    def __init__(self, view: memoryview, fd: int, guard: _CutGuard) -> None:
         self._fd = fd
         self._length = len(view)
         self._start: int = np.frombuffer(view, np.uint8).ctypes.data
@@ -171,7 +171,7 @@ def guarded_map(fd: int, length: int) -> GuardedMap | None:
     if sys.platform != "linux" or platform.machine() not in _MACHINES or not length:
         return None
     try:
-        _guard = _guard or _Guard()
+        _guard = _guard or _CutGuard()
         view = _guard.map(fd, length)
     except OSError:
         return None

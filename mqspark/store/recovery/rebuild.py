@@ -139,7 +139,7 @@ class SegmentRecords:
             if self._map is not None:
                 self._map.keep()
         view = self._map.view if self._map is not None else None
-        self._scan = _SegmentScan(
+        self._scan = _RebuildScan(
             self._segment, DelayLevels(""), set(), verify_crc=False, view=view, files=files
         )
         self.view = self._scan.view
@@ -188,7 +188,7 @@ class SegmentRecords:
 # --- one segment to rows --------------------------------------------------------------------------------------
 
 
-class _SegmentScan(Recovery):
+class _RebuildScan(Recovery):
     """Recovery's reading of the log, with the entries written to files instead of queues."""
 
     def __init__(
@@ -361,7 +361,7 @@ def scan_segment(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").unlink(missing_ok=True)
     segment = Segment(path, start, path.stat().st_size, start + segment_bytes)
-    scan = _SegmentScan(
+    scan = _RebuildScan(
         segment,
         DelayLevels(delay_levels),
         set(batch_topics),

@@ -61,7 +61,7 @@ class _Wrong(NamedTuple):
     ours: bytes
 
 
-class _Slice(Recovery):
+class _ScrubSlice(Recovery):
     """Reads a slice of one segment and collects the entries that contradict the log."""
 
     def __init__(
@@ -289,7 +289,7 @@ class Scrub:
         self._running = True
         self._damage.watch()
         self._private.segments = [Segment(segment.path, segment.start, segment.length, segment.end)]
-        reader = _Slice(self._private, self._table, self._levels, self._files, self._deleted.copy())
+        reader = _ScrubSlice(self._private, self._table, self._levels, self._files, self._deleted.copy())
         reader.every = list(self._log.segments)
         return ScrubJob(self, reader, segment, start, limit, look)
 
@@ -391,7 +391,7 @@ class ScrubJob:
     """Reads a slice. Blocking, in any thread."""
 
     def __init__(
-        self, owner: Scrub, reader: _Slice, segment: Segment, start: int, limit: int, look: int | None
+        self, owner: Scrub, reader: _ScrubSlice, segment: Segment, start: int, limit: int, look: int | None
     ) -> None:
         """``look``: the place that somebody asked about."""
         self._owner = owner

@@ -54,7 +54,7 @@ from mqspark.store.tools.backupmanifest import (
     pieces,
     place_below,
 )
-from mqspark.store.tools.offline import OfflineStore, ReadOnlyFiles, require_store
+from mqspark.store.tools.offlinestore import OfflineStore, ReadOnlyFiles, require_store
 
 _log = sparing(__name__)
 

@@ -3,7 +3,7 @@
 RocketMQ serves compacted topics only from there and adds only what it dispatches itself. Without these files
 it would never serve what this project's broker has stored. The files contain what that broker serves: the
 generation, what RocketMQ kept behind it, and the log up to the end of the queue
-(``mqspark.store.compaction.generations``). RocketMQ dispatches what is not in the queue yet.
+(``mqspark.store.compaction.compactedqueues``). RocketMQ dispatches what is not in the queue yet.
 
     compaction/compactionLog/<topic>/<queue id>/<position>    records, their physical offset replaced by the position
     compaction/compactionCq/<topic>/<queue id>/<position>     a BatchCQ entry for each; the names are those of the log
@@ -25,13 +25,13 @@ from mqspark.base.names import path_below
 from mqspark.errors import ConfigError
 from mqspark.record.record import check_record
 from mqspark.record.recordlayout import BLANK_MAGIC, SIZE_MAGIC, queue_offset_of
-from mqspark.store.compaction.generations import COMPACTED, Generation, read_current
+from mqspark.store.compaction.compactedqueues import COMPACTED, Generation, read_current
 from mqspark.store.compaction.rocketcompaction import COMPACTION, RocketCompaction
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.disk.layout import file_name
 from mqspark.store.queue.batchqueue import BATCH_ENTRY, BatchEntry
-from mqspark.store.tools.offline import require_store
+from mqspark.store.tools.offlinestore import require_store
 from mqspark.store.tools.reader import READ_OFFSETS, StoreReader
 
 _ENTRY_BYTES = BATCH_ENTRY.size

@@ -3,7 +3,7 @@
 A pass over a queue reads its new records and notes the newest offset of each key, until the records or the map of keys
 end. It then writes the next generation: of the previous one what has a key without a newer value, of the new records
 the newest of each key. The generation ends where the map ended, so the next pass goes on there, and a kill costs one
-pass. Format, names, lock and publication are those of ``mqspark.store.compaction.generations``, as for the Spark job.
+pass. Format, names, lock and publication are those of ``store.compaction.compactedqueues``, as for the Spark job.
 
 Only records before ``CompactTask.end`` are taken. Each is checked as recovery checks it. A record that does not fit its
 queue entry ends the pass before it and is reported, because the entry may be wrong and the broker may be able to
@@ -31,7 +31,7 @@ from mqspark.errors import MQError, Picklable, StoreCorrupt, StoreLocked
 from mqspark.message import HOST_FLAGS
 from mqspark.record.record import CheckedRecord, Verdict, check_record
 from mqspark.record.recordlayout import HEADS
-from mqspark.store.compaction.generations import (
+from mqspark.store.compaction.compactedqueues import (
     COMPACT_LOCK,
     COMPACTED,
     DELETE_RETENTION_MS,

@@ -15,7 +15,7 @@ from mqspark.store.index.keys import index_hash
 from mqspark.store.log.commitlog import Segment
 from mqspark.store.queue.consumequeue import FILLER_SIZE
 from mqspark.store.queue.queueext import resolve_tags_codes
-from mqspark.store.tools.offline import RELEASE_BYTES, LogScan, OfflineStore, entries_of, release
+from mqspark.store.tools.offlinestore import RELEASE_BYTES, LogScan, OfflineStore, entries_of, release
 
 Row = dict[str, Any]
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from mqspark.base.clock import wall_ms
 from mqspark.record.record import check_record, tags_code
 from mqspark.record.recordlayout import BLANK_BYTES, MIN_RECORD_BYTES
-from mqspark.store.compaction.generations import Generation, generations, sound_record
+from mqspark.store.compaction.compactedqueues import Generation, generations, sound_record
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.disk.layout import BEYOND
 from mqspark.store.disk.notes.beginnote import BeginNote
@@ -40,7 +40,7 @@ from mqspark.store.queue.mapped import Entries
 from mqspark.store.queue.multidispatch import is_lmq
 from mqspark.store.queue.queueext import resolve_tags_codes
 from mqspark.store.recovery.recoveryreport import lost_offsets
-from mqspark.store.tools.offline import RELEASE_BYTES, LogScan, OfflineStore, entries_of, release
+from mqspark.store.tools.offlinestore import RELEASE_BYTES, LogScan, OfflineStore, entries_of, release
 from mqspark.store.tools.remake import Remade
 
 MAX_FINDINGS = 1000

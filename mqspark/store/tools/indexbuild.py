@@ -31,7 +31,7 @@ from mqspark.store.index.indexfile import Shape
 from mqspark.store.log.commitlog import CommitLog, Segment
 from mqspark.store.log.logwindow import WINDOW_BYTES
 from mqspark.store.log.scan import MAX_RUN_RECORDS
-from mqspark.store.tools.offline import release
+from mqspark.store.tools.offlinestore import release
 
 _STEP_BYTES = 16 << 20
 _WITHOUT_TURNS = Slice(MAX_RUN_RECORDS, WINDOW_BYTES, WINDOW_BYTES, math.inf)

@@ -39,7 +39,7 @@ from mqspark.store.tools.indexbuild import (
     IndexBuild,
     IndexTask,
 )
-from mqspark.store.tools.offline import RELEASE_BYTES, OfflineStore, release, require_store
+from mqspark.store.tools.offlinestore import RELEASE_BYTES, OfflineStore, release, require_store
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the step, the bytes of the log done, and the total."""

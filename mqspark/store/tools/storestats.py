@@ -11,7 +11,7 @@ from typing import Any
 from mqspark.record.record import Verdict, check_record
 from mqspark.store.index.index import marked_position
 from mqspark.store.queue.consumequeue import FILLER_SIZE, ConsumeQueue
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 
 
 @dataclass(slots=True)

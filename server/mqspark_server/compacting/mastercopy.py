@@ -24,7 +24,7 @@ from mqspark.message import TOOLS_GROUP
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import Verdict, check_record, tags_code
-from mqspark.store.compaction.generations import (
+from mqspark.store.compaction.compactedqueues import (
     COMPACT_LOCK,
     COMPACTED,
     Current,

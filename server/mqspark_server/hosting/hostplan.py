@@ -119,7 +119,7 @@ class HostPlan:
                 )
 
     def _log_bytes(self, number: int) -> int:
-        from mqspark.store.tools.offline import OfflineStore  # here, because few starts need it
+        from mqspark.store.tools.offlinestore import OfflineStore  # here, because few starts need it
         from mqspark.store.tools.storestats import store_stats
 
         own = own_settings(self.base, number, number + 1)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mqspark.arrow.cluster.history import MANIFESTS, refuse_older_table
+from mqspark.arrow.cluster.archives import MANIFESTS, refuse_older_table
 from mqspark.arrow.files.deltafiles import DeltaFile, DeltaTable, delta_table
 from mqspark.arrow.files.locations import join, names, read_bytes
 from mqspark.errors import StoreCorrupt

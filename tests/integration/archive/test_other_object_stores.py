@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.arrow.cluster.history import Archive, load_manifests
+from mqspark.arrow.cluster.archives import Archive, load_manifests
 from mqspark.arrow.files.deltafiles import delta_table
 from mqspark.arrow.files.locations import names, read_bytes, remove_tree, write_bytes
 from mqspark.arrow.files.logfiles import find_log, local_copy

@@ -14,8 +14,8 @@ import pytest
 from mqspark import AdminClient, LitePullConsumer, Message, Producer
 from mqspark.message import MessageQueue
 from mqspark.record.record import decode_records
-from mqspark.store.compaction import generations
-from mqspark.store.compaction.generations import COMPACT_LOCK
+from mqspark.store.compaction import compactedqueues
+from mqspark.store.compaction.compactedqueues import COMPACT_LOCK
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import CompactTask
 from mqspark.store.upkeep import compactduty
@@ -106,7 +106,7 @@ def test_a_log_that_expires_keeps_the_last_value_of_each_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The broker knows what was published without looking, and before it deletes the log.
-    monkeypatch.setattr(generations, "LOOK_MS", 3_600_000)
+    monkeypatch.setattr(compactedqueues, "LOOK_MS", 3_600_000)
     with Broker(store=tmp_path, settings=SETTINGS, http=True) as broker:
         create_compacted(broker)
         assert read_all(broker) == {}, "there is no generation yet"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec import AbstractFileSystem
 
-from mqspark.arrow.cluster.history import Archive, Manifest, application, plan_archive, read_archive
+from mqspark.arrow.cluster.archives import Archive, Manifest, application, plan_archive, read_archive
 from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.files import locations
 from mqspark.arrow.files.deltafiles import delta_table, opened_parquet

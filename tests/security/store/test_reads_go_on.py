@@ -25,7 +25,7 @@ from mqspark.message import Message, MessageQueue, java_hash
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import pull_header
 from mqspark.record.record import decode_records
-from mqspark.store.compaction.generations import KEPT_DTYPE, Current, GenerationWriter, publish
+from mqspark.store.compaction.compactedqueues import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.store import MessageStore
 from mqspark.testing import Broker, Clients

@@ -27,7 +27,7 @@ from mqspark.message import MessageQueue
 from mqspark.store.config import StoreConfig
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.files import OsFiles, give_to_owner, open_regular
-from mqspark.store.tools.offline import ReadOnlyFiles
+from mqspark.store.tools.offlinestore import ReadOnlyFiles
 from mqspark.store.tools.reader import StoreReader
 from mqspark.testing import Broker
 from mqspark_server.authfiles import open_authority

@@ -16,7 +16,7 @@ from mqspark.store.disk.damage import LostOffsets
 from mqspark.store.disk.notes.archivednote import encode_archived
 from mqspark.store.index.indexfile import HEADER_BYTES, Shape
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.storestats import store_stats
 from tests.support.store_tools import checkpoint, crash, drain, flush, make_store, opened, put, query
 from tests.unit.store.queue.test_store_batch import SMALL

@@ -279,7 +279,7 @@ clients of the program: LoopThread._users
 queues that the program reads: QueueCalls._damaged QueueCalls._moves
 _MAX_SILENT: Remoting._silent
 topics that the program sends to: Sender._lost
-made at the start: _Heard._around
+made at the start: _DeliveryHeard._around
 """)
 
 GLOBALS = {

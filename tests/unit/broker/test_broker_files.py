@@ -23,7 +23,7 @@ from mqspark.protocol.slices import finished
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.retention import DiskUsage
 from mqspark.store.disk.savedtables import BLOCK_BYTES, PAUSE_S, SavedTable
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.support.store_tools import FaultyFiles
 from tests.support.storefiles import segments_of
 from tests.unit.broker.admin.admin_kit import commit, create, group

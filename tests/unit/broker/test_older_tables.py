@@ -19,7 +19,7 @@ from mqspark.protocol.headers.header import Header
 from mqspark.protocol.signature import Signer
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.disk.notes.tablenotes import MAX_SAVES, TableNotes
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.support.remoting import heartbeat_body, subscription, topic_fields
 from tests.unit.auth_kit import ROOT, authority
 from tests.unit.broker.admin.admin_kit import commit, create, group

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mqspark.arrow.cluster.history import (
+from mqspark.arrow.cluster.archives import (
     Archive,
     Manifest,
     first_offsets,

@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.message import encode_host
 from mqspark.record.record import decode_record, encode_record, tags_code
-from mqspark.store.compaction.generations import KEPT_DTYPE, Current, GenerationWriter, publish
+from mqspark.store.compaction.compactedqueues import KEPT_DTYPE, Current, GenerationWriter, publish
 from mqspark.store.compaction.rocketcompaction import RocketCompaction
 from mqspark_jobs.compact import CompactOptions, _plans, read_keys, write_generations
 from tests.support.store_tools import finish_deletions, flush, opened, put, put_synced

@@ -33,7 +33,7 @@ BESIDE_THE_FILE_LAYER = {
     ),
     "disk/trusted.py": (EVERYTHING, "opens what a reader in another process may believe"),
     "tools/reader.py": (EVERYTHING, "reads a store directory from another process"),
-    "tools/offline.py": (EVERYTHING, "reads a directory that no broker works on"),
+    "tools/offlinestore.py": (EVERYTHING, "reads a directory that no broker works on"),
     "tools/fsck.py": (EVERYTHING, "works on a directory without a broker"),
     "tools/remake.py": (EVERYTHING, "works on a directory without a broker"),
     "tools/backup.py": (EVERYTHING, "reads a store directory from another process, and writes elsewhere"),

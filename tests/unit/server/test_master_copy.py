@@ -13,7 +13,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.protocol.headers.header import Header
 from mqspark.store import MessageStore
-from mqspark.store.compaction.generations import COMPACTED, read_current
+from mqspark.store.compaction.compactedqueues import COMPACTED, read_current
 from mqspark.store.messages.fetch import GetStatus
 from mqspark_server.compacting.mastercopy import MasterCopy
 from mqspark_server.net.outbound import Outbound

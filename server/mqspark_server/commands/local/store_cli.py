@@ -24,7 +24,7 @@ from mqspark_server.commands.parameters import Argument, Assignments, Name, Opti
 if TYPE_CHECKING:
     from mqspark.store.tools.dump import Row
     from mqspark.store.tools.fsck import FsckReport
-    from mqspark.store.tools.offline import OfflineStore
+    from mqspark.store.tools.offlinestore import OfflineStore
     from mqspark_server.settings.settings import BrokerSettings
 
 _MAX_VALUE = 100_000
@@ -65,7 +65,7 @@ def settings_of(directory: str | Path, config: str | None, assignments: Sequence
 
 def _opened(directory: str, config: str | None, assignments: Sequence[str]) -> OfflineStore:
     """The store, and what of it is not seen here, on standard error."""
-    from mqspark.store.tools.offline import OfflineStore
+    from mqspark.store.tools.offlinestore import OfflineStore
 
     found = OfflineStore(settings_of(directory, config, assignments).store)
     for part in found.in_rocksdb:
@@ -89,7 +89,7 @@ def fsck(
     from mqspark.store.timer.timerfiles import timer_damage
     from mqspark.store.tools.fsck import START, Finding, cut_log
     from mqspark.store.tools.fsck import fsck as check
-    from mqspark.store.tools.offline import OfflineStore, UnchangingFiles
+    from mqspark.store.tools.offlinestore import OfflineStore, UnchangingFiles
     from mqspark.store.tools.remake import remake
 
     settings = settings_of(directory, config, assignments).store
@@ -224,7 +224,7 @@ def to_rocketmq(directory: StoreDirectory, config: _Config, assignments: Assignm
 
     The file sizes must be those of that broker: give its broker.conf with -c, or --set compactionMappedFileSize=BYTES
     """
-    from mqspark.store.compaction.generations import compaction_topics
+    from mqspark.store.compaction.compactedqueues import compaction_topics
     from mqspark.store.tools.compactionfiles import write_compaction
 
     settings = settings_of(directory, config, assignments).store

@@ -29,7 +29,7 @@ _Duration = Annotated[int, DURATION, Option("Maximum duration.", "-d", default="
 _Count = Annotated[int | None, click.IntRange(min=1), Option("Maximum number of messages.", "-c")]
 
 
-class _Run:
+class _BenchRun:
     """Counts messages, and prints one line per second to a terminal."""
 
     def __init__(self, duration_ms: int, count: int | None) -> None:
@@ -107,7 +107,7 @@ async def bench_send(
 
     is_new = topic not in await shell.known_topics()
     body = os.urandom(size)
-    run = _Run(duration, count)
+    run = _BenchRun(duration, count)
     first: list[MQError] = []
 
     async def worker(producer: Producer) -> None:
@@ -159,7 +159,7 @@ async def bench_consume(
     wanted = await spans(shell, await chosen_queues(shell, topic, ()), begin)
     if count is not None:
         wanted = _cut(wanted, count)
-    run = _Run(duration, count)
+    run = _BenchRun(duration, count)
 
     async def worker(queue: Any, place: int, end: int) -> None:
         while place < end and (room := run.take(min(32, end - place))):

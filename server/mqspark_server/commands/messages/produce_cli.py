@@ -120,12 +120,12 @@ async def produce(
     else:
         end = _ending(delimiter, "--delimiter is empty; --whole sends a file as one message")
         contents = _contents(files, end, whole)
-    sending = _Sending(shell, target, ordered=ordered, rate=rate)
+    sending = _Producing(shell, target, ordered=ordered, rate=rate)
     with sending.listing:
         await sending.run(contents, message_of, count, trace=trace)
 
 
-class _Sending:
+class _Producing:
     def __init__(
         self, shell: ClusterShell, queue: MessageQueue | None, *, ordered: bool, rate: float | None
     ) -> None:

@@ -58,7 +58,7 @@ def write_avro(body: bytes, out: Outline) -> str:
     unpack = _CODECS.get(codec)
     if unpack is None:
         raise Unreadable(f"its records are compressed with {codec[:40]}; {', '.join(_CODECS)} are read")
-    schema = _Schema(header.get("avro.schema", b""))
+    schema = _AvroBodySchema(header.get("avro.schema", b""))
     sync = bytes(reading.take(_SYNC_BYTES))
     out.begin("[]")
     blocks = inflated_bytes = 0
@@ -86,7 +86,7 @@ def write_avro(body: bytes, out: Outline) -> str:
 def write_avro_value(body: bytes, schema: str, needed: Sequence[str], out: Outline) -> str:
     """One value by its schema. ``needed``: schemas with names that it uses. Returns what it is. Raises Unreadable,
     Full."""
-    known = _Schema(schema.encode(), needed)
+    known = _AvroBodySchema(schema.encode(), needed)
     reading = Reading(body)
     known.write(reading, out)
     if not reading.is_at_end:
@@ -121,7 +121,7 @@ def _blocks(reading: Reading) -> Any:
         yield abs(count)
 
 
-class _Schema:
+class _AvroBodySchema:
     """Reads the values of a schema. Raises Unreadable for what is none."""
 
     def __init__(self, text: bytes, needed: Sequence[str] = ()) -> None:

@@ -29,7 +29,7 @@ def write_protobuf(body: bytes, out: Outline) -> str:
     """Returns what it is. Raises Unreadable, Full."""
     if not body:
         raise Unreadable("it is empty")
-    _Wire(out).message(Reading(body), None, 0)
+    _ProtobufWire(out).message(Reading(body), None, 0)
     return "Protobuf without its schema"
 
 
@@ -57,7 +57,7 @@ def write_protobuf_value(body: bytes, schema: ProtobufSchema, out: Outline) -> s
     return f"Protobuf, {name}"
 
 
-class _Wire:
+class _ProtobufWire:
     def __init__(self, out: Outline) -> None:
         self._out = out
         self._steps = MAX_STEPS

@@ -27,7 +27,7 @@ from mqspark.message import SCHEMAS_TOPIC
 from mqspark.protocol.codes import Reason, RequestCode, ResponseCode
 from mqspark.protocol.schemaoperations import OPERATIONS, Right, topic_of
 from mqspark.schemas.parsedschema import Reference
-from mqspark.store.compaction.generations import DELETE_RETENTION_MS, LOOK_MS
+from mqspark.store.compaction.compactedqueues import DELETE_RETENTION_MS, LOOK_MS
 from mqspark.store.disk.configfile import ConfigFile
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from tests.support.invariants import validate

@@ -9,7 +9,7 @@ import pytest
 
 from mqspark.errors import StoreLocked
 from mqspark.store import MessageStore
-from mqspark.store.compaction.generations import COMPACT_LOCK, COMPACTED, read_current
+from mqspark.store.compaction.compactedqueues import COMPACT_LOCK, COMPACTED, read_current
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from tests.support.clocks import ManualClock

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import StoreUnreadable
-from mqspark.store.compaction.generations import (
+from mqspark.store.compaction.compactedqueues import (
     COMPACTED,
     LOOK_MS,
     Current,
@@ -25,7 +25,7 @@ from mqspark.store.disk.damage import LostOffsets, Outcome
 from mqspark.store.disk.files import OsFiles, StrPath
 from mqspark.store.tools.compactor import Compactor, CompactTask, TopicToCompact
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import (
     QuickFiles,
@@ -177,7 +177,7 @@ def test_an_entry_that_was_not_looked_at_leads_nobody_past_others(
     compacted: Path, monkeypatch: pytest.MonkeyPatch, field: int, is_told: bool
 ) -> None:
     """Only some entries of a long generation are looked at when it is opened."""
-    monkeypatch.setattr("mqspark.store.compaction.generations._MAX_CHECKED", 2)
+    monkeypatch.setattr("mqspark.store.compaction.compactedqueues._MAX_CHECKED", 2)
     path = compacted / GENERATION / "1.queue"
     data = bytearray(path.read_bytes())
     data[28 * 7 + field] ^= 0x10

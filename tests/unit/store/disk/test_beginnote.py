@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.store.disk.damage import Outcome
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.support.store_tools import RoomyFiles, leave, opened
 from tests.unit.store.disk.test_retention import assert_serves_the_rest, expire, filled, run
 

@@ -13,7 +13,7 @@ from mqspark.store.index.keys import KeyColumns, key_steps
 from mqspark.store.log.scan import Run
 from mqspark.store.store import MessageStore
 from mqspark.store.tools.fsck import FsckReport, fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import QuickFiles, flush, opened, put, query

@@ -10,7 +10,7 @@ import pytest
 from mqspark.errors import StoreCorrupt, StoreReadOnly
 from mqspark.store.disk.layout import file_name
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.support.store_tools import crash, drain, make_store, opened, put, put_synced
 
 SEGMENT_BYTES = 4096

@@ -12,7 +12,7 @@ from mqspark.store import MessageStore
 from mqspark.store.queue.consumequeue import ENTRY, ENTRY_BYTES, FILLER, LAST_FILLER, ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from tests.support.store_tools import QuickFiles, flush, opened, put
 
 FILE_ENTRIES = 8

@@ -17,7 +17,7 @@ from mqspark.store import GetStatus, MessageStore
 from mqspark.store.config import FlushDiskType
 from mqspark.store.queue.batchqueue import BATCH_DTYPE, BatchEntry, BatchQueue
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from tests.support.clocks import ManualClock
 from tests.support.draws import some

@@ -10,12 +10,12 @@ import pytest
 
 from mqspark.errors import DiskFull, StoreCorrupt, StoreReadOnly, TableFull
 from mqspark.store import ConfigFile, MessageStore, OsFiles
-from mqspark.store.compaction.generations import Current, GenerationWriter, publish
+from mqspark.store.compaction.compactedqueues import Current, GenerationWriter, publish
 from mqspark.store.disk.diskjobs import run_here
 from mqspark.store.recovery import deletions as deletions_module
 from mqspark.store.recovery.deletions import STEPS_PER_ROUND, Deletions, load_deletions
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.topicdeletion import REMOVED_AT_ONCE
 from tests.support.clocks import ManualClock

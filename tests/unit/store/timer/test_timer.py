@@ -20,7 +20,7 @@ from mqspark.store.disk.residency import PAGE_BYTES, are_resident
 from mqspark.store.timer.timerfiles import TimerCheckpoint, TimerFiles, timer_damage
 from mqspark.store.timer.timerlog import NONE, TimerLog
 from mqspark.store.timer.timerwheel import SLOTS, WHEEL_BYTES, Seal, TimerWheel, save_pages
-from mqspark.store.tools.offline import UnchangingFiles
+from mqspark.store.tools.offlinestore import UnchangingFiles
 from tests.support.draws import some
 from tests.support.invariants import sound_wheel
 from tests.support.store_tools import complete

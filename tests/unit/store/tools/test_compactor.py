@@ -17,7 +17,12 @@ import pytest
 from mqspark.message import MessageExt
 from mqspark.record.record import decode_record
 from mqspark.store import MessageStore
-from mqspark.store.compaction.generations import COMPACT_LOCK, DELETE_RETENTION_MS, Generation, read_current
+from mqspark.store.compaction.compactedqueues import (
+    COMPACT_LOCK,
+    DELETE_RETENTION_MS,
+    Generation,
+    read_current,
+)
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.tools import compactor
 from mqspark.store.tools.compactor import Compactor, CompactReport, CompactTask, TopicToCompact

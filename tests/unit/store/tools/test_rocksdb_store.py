@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from mqspark.errors import StoreCorrupt
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark_server.commands.local.store_cli import store as store_command
 from tests.support.clocks import ManualClock

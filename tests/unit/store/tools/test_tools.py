@@ -14,7 +14,7 @@ from mqspark.message import TRANSACTION_PREPARED_TYPE
 from mqspark.store import MessageStore, StoreConfig
 from mqspark.store.tools.dump import dump_index, dump_queue, dump_records, record_row
 from mqspark.store.tools.fsck import FsckReport, fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
 from tests.support.clocks import ManualClock
@@ -294,7 +294,7 @@ _MEASURE = """
 import resource, sys
 from mqspark.store import StoreConfig
 from mqspark.store.tools.fsck import fsck
-from mqspark.store.tools.offline import OfflineStore
+from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.dump import dump_records
 from mqspark.store.tools.storestats import store_stats
