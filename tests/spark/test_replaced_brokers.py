@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from mqspark.arrow.cluster.batchplan import bounded_ranges
@@ -20,6 +21,8 @@ from mqspark.arrow.cluster.queueranges import QueueRange
 from mqspark.arrow.cluster.readtasks import ReadTask
 from mqspark.arrow.reading import openplaces, rangepulls
 from mqspark.arrow.reading.range_fetch import read_task
+from mqspark.arrow.records.encode import Rows
+from mqspark.arrow.writing.routing import Router
 from mqspark.client.blocking import NOT_READY, SYSTEM_ERRORS, BlockingClient
 from mqspark.errors import BrokerError, NoRoute
 from mqspark.message import MessageQueue
@@ -29,7 +32,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import encode_record
 from mqspark_jobs.tables.topicqueues import TableTopic
-from pyspark_pymq.options import ReadOptions
+from pyspark_pymq.options import ReadOptions, WriteOptions
 from pyspark_pymq.reading.stream import ADMISSION_CONTROL
 from pyspark_pymq.reading.stream_offsets import Positions
 from tests.support.scripted import Answer, Scripted, served
@@ -334,6 +337,32 @@ def test_offsets_that_a_slave_does_not_have_are_those_of_its_master() -> None:
         cluster.after[9] = {"a": {0: "a", 1: "a-slave"}}
         assert topic.bounds({"a:0": 10}).ends == {"a:0": 10}
         topic.close()
+
+
+def test_a_sink_waits_for_a_master() -> None:
+    """The slave is in the route meanwhile. Where nothing was written yet, the user is told at once."""
+    cluster = Replaced()
+    cluster.registered = {"a": {1: "a-slave"}}
+    looks, answered = iter(range(3)), cluster.names.script
+
+    def script(command: Command) -> Answer:
+        if next(looks, None) is None:
+            cluster.registered["a"] = {0: "a", 1: "a-slave"}
+        return answered(command)
+
+    with served(cluster.names, *cluster.replicas.values()):
+        options = WriteOptions.parse({"nameserver": cluster.names.address, "topic": "T"})
+        client = BlockingClient(cluster.names.address, retry_ms=60_000, sleep=lambda _: None)
+        rows = pa.RecordBatch.from_pydict({"value": [b"1"]})
+        encoded = Rows(rows)
+        with pytest.raises(NoRoute, match="no writable queue"):
+            list(Router(options, client, first_turn=0).placed(rows, encoded))
+        cluster.names.script = script
+        router = Router(options, client, first_turn=0, has_written=True)
+        ((queues, _, _),) = router.placed(rows, encoded)
+        assert list(queues) == [A]
+        assert router.address(A) == cluster.replicas["a"].address
+        client.close()
 
 
 def test_a_queue_may_leave_the_routes_at_any_time() -> None:

@@ -90,11 +90,13 @@ class Router:
         if route is None:
 
             def look_up() -> TopicRoute:
-                return self._client.publish_route(topic)
+                route = self._client.publish_route(topic)
+                if not route.publish_queues:
+                    # While a master is away its slaves stay in the route, and one that acts for it takes no messages.
+                    raise NoRoute(topic, "it has no writable queue")
+                return route
 
             route = self._client.bridged(look_up) if self._has_written else look_up()
-            if not route.publish_queues:
-                raise MQError(f"topic: {topic!r} has no writable queue")
             if route.is_static and self._options.exactly_once:
                 raise ConfigError.of(
                     "deliveryGuarantee",
