@@ -50,6 +50,25 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
+STOOD_STILL_MS = 1_000
+"""If the time between two readings of the clock is longer than expected by this, the process was paused."""
+
+
+class Standstill:
+    """Notices that this process, or its machine, was paused: nobody could be heard meanwhile. ``look_ms``: its owner
+    looks at least this often."""
+
+    def __init__(self, clock: Clock, look_ms: int) -> None:
+        self._look_ms = look_ms
+        self._looked_ms = clock.monotonic_ms()
+
+    def missed_ms(self, now_ms: int) -> int:
+        """For how long the process was paused since the last look; 0 if it was not."""
+        late_ms = now_ms - self._looked_ms - self._look_ms
+        self._looked_ms = now_ms
+        return late_ms if late_ms > STOOD_STILL_MS else 0
+
+
 def local_utc_offset_ms(now_ms: int) -> int:
     """How far this host's local time is ahead of UTC at a time."""
     return time.localtime(now_ms / 1000).tm_gmtoff * 1000

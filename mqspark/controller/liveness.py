@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mqspark.base.clock import Clock
+from mqspark.base.clock import Clock, Standstill
 from mqspark.base.config import INT32_MAX
 from mqspark.controller.replicasets import IMPOSSIBLE_EPOCH, ReplicaSet, ReplicaTable
 from mqspark.controller.succession import Choice, choose
@@ -24,8 +24,6 @@ from mqspark.protocol.session import Session
 DEFAULT_TIMEOUT_MS = 10_000
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS = 100, 600_000
 """The timeout that a heartbeat asks for is kept within these limits."""
-STOOD_STILL_MS = 1_000
-"""If the time between two readings of the clock is longer than expected by this, the process was paused."""
 
 
 @dataclass(slots=True)
@@ -71,8 +69,8 @@ class Liveness:
 
     def __init__(self, clock: Clock, look_ms: int) -> None:
         self._clock = clock
-        self._look_ms = look_ms
-        self._looked_ms = self._since_ms = clock.monotonic_ms()
+        self._standstill = Standstill(clock, look_ms)
+        self._since_ms = clock.monotonic_ms()
         self._live: dict[Key, LiveReplica] = {}
 
     def __len__(self) -> int:
@@ -93,9 +91,8 @@ class Liveness:
         """The current time. If this process was paused, the length of the pause is first added to the last heartbeat of
         every replica."""
         now_ms = self._clock.monotonic_ms()
-        late_ms = now_ms - self._looked_ms - self._look_ms
-        self._looked_ms = now_ms
-        if late_ms > STOOD_STILL_MS:
+        late_ms = self._standstill.missed_ms(now_ms)
+        if late_ms:
             self._since_ms = min(now_ms, self._since_ms + late_ms)
             for live in self._live.values():
                 live.last_seen_ms = min(now_ms, live.last_seen_ms + late_ms)

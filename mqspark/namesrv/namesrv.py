@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mqspark.auth.access import NoFacts
 from mqspark.base.bounded import Memo, Tables
-from mqspark.base.clock import Clock
+from mqspark.base.clock import Clock, Standstill
 from mqspark.base.config import (
     ForeignKeys,
     Limit,
@@ -161,6 +161,7 @@ class NameServer:
         )
         self._cached_generation = -1
         self._next_scan_ms = clock.monotonic_ms() + config.scan_not_active_broker_interval
+        self._standstill = Standstill(clock, TICK_MS)
         self._next_print_ms = clock.monotonic_ms() + FIRST_KV_PRINT_MS
         self._long_work = LongWork()
         self.handlers = self._own_handlers()
@@ -240,6 +241,9 @@ class NameServer:
 
     def tick(self) -> int:
         now_ms = self._clock.monotonic_ms()
+        missed_ms = self._standstill.missed_ms(now_ms)
+        if missed_ms:
+            self.routes.pardon(missed_ms)
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + self.config.scan_not_active_broker_interval
             for live in self.routes.expire():

@@ -505,6 +505,13 @@ class RouteTable:
             self.unregister(identity)
         return gone
 
+    def pardon(self, missed_ms: int) -> None:
+        """This process was paused for so long: what brokers have sent meanwhile is still to be read."""
+        now_ms = self._clock.monotonic_ms()
+        for live in self._live.values():
+            live.last_seen_ms = min(now_ms, live.last_seen_ms + missed_ms)
+            live.vouched_ms = min(now_ms, live.vouched_ms + missed_ms)
+
     def expire(self) -> list[LiveBroker]:
         """Unregister the brokers that were silent for longer than their timeout."""
         now_ms = self._clock.monotonic_ms()

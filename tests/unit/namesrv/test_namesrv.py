@@ -12,7 +12,7 @@ from mqspark.base.keyorder import BLOCK_KEYS
 from mqspark.errors import StoreCorrupt
 from mqspark.message import crc32
 from mqspark.namesrv.config import NamesrvConfig
-from mqspark.namesrv.namesrv import NameServer
+from mqspark.namesrv.namesrv import TICK_MS, NameServer
 from mqspark.namesrv.routes import PAGES_A_SLICE, TOPICS_A_SLICE, BrokerIdentity, RouteTable
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.body import SLICE_BYTES
@@ -272,8 +272,7 @@ def test_all_that_are_left_are_told_when_the_smallest_broker_id_goes_away(way: s
     elif way == "disconnects":
         peers[0].disconnect()
     else:
-        clock.advance(10_001)
-        core.tick()
+        wait(core, clock, 16_000)
     told = (1, PLACES[1], PLACES[0], None)
     assert notices(core) == {PLACES[1]: told, PLACES[2]: told}
 
@@ -318,6 +317,25 @@ def test_an_older_state_version_does_not_take_the_id(peer: Peer) -> None:
 # --- liveness ---
 
 
+def wait(core: NameServer, clock: ManualClock, time_ms: int) -> None:
+    for step_ms in [TICK_MS] * (time_ms // TICK_MS) + [time_ms % TICK_MS]:
+        clock.advance(step_ms)
+        core.tick()
+
+
+def test_time_in_which_the_name_server_was_paused_is_no_silence_of_brokers() -> None:
+    core, clock, peer = namesrv_peer()
+    broker = another(peer)
+    register(broker, "T", "U")
+    wait(core, clock, 100_000)
+    clock.advance(600_000)
+    core.tick()
+    assert route(peer, "T") is not None
+    assert broker.session.open
+    wait(core, clock, 30_000)
+    assert route(peer, "T") is None, "what was silent before counts"
+
+
 def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
     core, clock, peer = namesrv_peer()
     broker = another(peer)
@@ -326,11 +344,9 @@ def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
     heartbeat = {"clusterName": "c1", "brokerAddr": "10.0.0.1:10911", "brokerName": "b-a"}
     broker.give(RequestCode.BROKER_HEARTBEAT, heartbeat, oneway=True)
     assert broker.heard() == []
-    clock.advance(119_000)
-    core.tick()
+    wait(core, clock, 119_000)
     assert route(peer, "T") is not None
-    clock.advance(6_000)
-    core.tick()
+    wait(core, clock, 11_000)
     assert route(peer, "T") is None
     assert not broker.session.open
     unknown = {**heartbeat, "brokerAddr": "10.9.9.9:1"}
@@ -341,8 +357,7 @@ def test_a_silent_broker_is_forgotten_and_its_connection_closed() -> None:
 def test_a_broker_may_ask_for_a_shorter_expiry() -> None:
     core, clock, peer = namesrv_peer()
     register(peer, "T", "U", heartbeatTimeoutMillis="10000")
-    clock.advance(10_001)
-    core.tick()
+    wait(core, clock, 16_000)
     assert route(another(peer), "T") is None
 
 
@@ -369,8 +384,7 @@ def test_data_versions() -> None:
     assert json.loads(answer.body) == {"counter": 1, "stateVersion": 0, "timestamp": 1}
     older = peer.ask(RequestCode.QUERY_DATA_VERSION, ext, same.replace(b'"counter":1', b'"counter":2'))
     assert older.ext == {"changed": "true"}
-    clock.advance(100_000)  # the query was a sign of life
-    peer.core.tick()
+    wait(peer.core, clock, 100_000)  # the query was a sign of life
     assert route(peer, "T") is not None
 
 
