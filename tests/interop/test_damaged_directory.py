@@ -4,6 +4,7 @@ Both cut a torn end behind the last whole record. Where whole records follow the
 ours keeps them (docs/decisions.md).
 """
 
+import os
 import random
 import signal
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from tests.interop.rocketmq import rocketmq_broker
 from tests.interop.topics import dispatched
 from tests.support import storefiles
 from tests.support.clusters import Cluster, mqspark_broker
-from tests.support.processes import free_port
+from tests.support.processes import free_port, mqspark_command, run_to_end, set_options
 from tests.support.remoting import GET_MAX_OFFSET, GET_MIN_OFFSET, RawConnection, log_end
 from tests.support.store_tools import copy_store
 
@@ -240,3 +241,39 @@ def test_after_a_power_cut_ours_serves_all_that_rocketmq_does(
     assert synced.is_part_of(there)
     assert there.is_part_of(here)
     assert all(here.ends[queue] >= there.ends[queue] for queue in QUEUES), (here.ends, there.ends)
+
+
+CUTS: dict[str, Callable[[Path], object]] = {
+    "halved": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_rocketmq_serves_a_log_with_a_short_file_once_it_is_completed(
+    ours: Run, theirs: Run, tmp_path: Path, cut: str
+) -> None:
+    """And keeps what follows it, which it would remove at other damage. (A consumer of its that meets a lost batch of a
+    BatchConsumeQueue gets the one before it again and again.)"""
+    store = make_directory(tmp_path)
+    with ours(tmp_path) as broker:
+        Mover().write(broker, 2, commit=False)
+        for _ in range(4):
+            send(broker, b"small")
+            send(broker, b"." * (700 << 10))
+        before = Contents(broker)
+    CUTS[cut](storefiles.segments_of(store)[-3])
+    if cut == "halved":
+        with pytest.raises(AssertionError, match="exited with"), theirs(tmp_path):
+            pass
+    run_to_end([*mqspark_command(), "store", "to-rocketmq", store, *set_options(SETTINGS)], check=True)
+    with theirs(tmp_path) as broker:
+        there = Contents(broker)
+        send(broker, b"afterwards")
+    assert there.ends == before.ends
+    assert there.count < before.count
+    assert there.is_part_of(before), "no other bytes for what is lost"
+    with ours(tmp_path) as broker:
+        again = Contents(broker)
+    assert b"afterwards" in again.records[QUEUE].pop()
+    assert (again.count, again.is_part_of(there)) == (there.count, True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from mqspark.store.tools.fsck import FsckReport, fsck
 from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.storestats import store_stats
+from mqspark.store.tools.wholesegments import complete_segments
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
 from tests.support.processes import run_python
@@ -191,6 +194,39 @@ def test_missing_queues_and_a_missing_segment(tmp_path: Path) -> None:
     assert (gap.offset, gap.length) == (4096, 4096)
 
 
+def _second(root: Path) -> Path:
+    return root / "commitlog" / f"{4096:020d}"
+
+
+CUTS: dict[str, Callable[[Path], object]] = {
+    "halved": lambda root: os.truncate(_second(root), 2000),
+    "empty": lambda root: os.truncate(_second(root), 0),
+    "missing": lambda root: _second(root).unlink(),
+    "too long": lambda root: os.truncate(_second(root), 5000),
+    "the first one": lambda root: os.truncate(root / "commitlog" / f"{0:020d}", 500),
+    "the last one": lambda root: os.truncate(sorted((root / "commitlog").iterdir())[-1], 3000),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_files_of_the_log_get_their_whole_length(tmp_path: Path, cut: str) -> None:
+    config, messages = filled(tmp_path, count=100)
+    CUTS[cut](tmp_path)
+    assert len(complete_segments(config)) == 1
+    assert {path.stat().st_size for path in (tmp_path / "commitlog").iterdir()} == {4096}
+    assert complete_segments(config) == []
+    made = remake(config, ManualClock())
+    lost = {"halved", "empty", "missing", "the first one"}
+    assert (made.damaged, made.lost_entries > 0) == ([], cut in lost)
+    if cut != "the last one":
+        assert checked(config).findings == []
+    store = make_store(tmp_path)
+    assert store.open().damaged == []
+    served = [m.body for queue in QUEUES for m in drain(store, *queue)]
+    assert len(served) + made.lost_entries + made.lost_queue_entries == len(messages)
+    assert set(served) <= {body for *_, body in messages}
+
+
 def test_a_killed_store_has_notes_but_no_errors(store: MessageStore) -> None:
     for number in range(30):
         put(store, "Orders", 0, b"x" * number, b"KEYS\x01k\x02")
@@ -298,6 +334,7 @@ from mqspark.store.tools.offlinestore import OfflineStore
 from mqspark.store.tools.remake import remake
 from mqspark.store.tools.dump import dump_records
 from mqspark.store.tools.storestats import store_stats
+from mqspark.store.tools.wholesegments import complete_segments
 from tests.support.clocks import ManualClock
 
 config = StoreConfig(store_path_root_dir=sys.argv[1])
