@@ -32,6 +32,8 @@ _NEXT = re.compile(rb"\s*+,")
 _TRIED = 4
 """Braces that may be the end of a part: an entry of RocketMQ has two objects at most behind one another."""
 _LIST_ENDS = re.compile(rb"\s*+\]")
+_NULLS = re.compile(rb"\s*+null(?:\s*+,\s*+null)*+(?=\s*+\])")
+"""Entries that are none, to the end of their list."""
 
 
 class _Brackets(NamedTuple):
@@ -74,8 +76,11 @@ def _parts(
     begin = low = found.end()
     is_last = False
     while not is_last:
-        end = _quick_end(text, low, kind, part_bytes, longest)
-        if end < 0:
+        nulls = _NULLS.match(text, low, low + longest) if kind is _LIST else None
+        end = _quick_end(text, low, kind, part_bytes, longest) if nulls is None else nulls.end()
+        if nulls is not None:
+            is_last = True
+        elif end < 0:
             end, is_last = yield from _end_of_part(text, low, kind, part_bytes, longest, member)
         if end - low > longest:
             raise ProtocolError(f"{member}: an entry is longer than {max_entry_bytes} bytes")
@@ -143,11 +148,15 @@ def _end_of_part(
             depth -= 1
             if depth:
                 continue
-            has_next = _NEXT.match(text, at) is not None
-            if has_next and at - low >= part_bytes:
+            following = _NEXT.match(text, at)
+            if following is not None and at - low >= part_bytes:
                 return at, False
-            if kind is _LIST and not has_next:
-                return at, True
+            if kind is _LIST:
+                if following is None:
+                    return at, True
+                nulls = _NULLS.match(text, following.end(), low + longest)
+                if nulls is not None:
+                    return nulls.end(), True
 
 
 def parts_of_names(text: bytes, member: str, part_bytes: int = PART_BYTES) -> Parts:

@@ -138,6 +138,10 @@ def test_lists_of_objects_come_in_parts(part_bytes: int, indent: int | None) -> 
             ],
         },
         {"clientID": "c", "more": "c" * 20_000, "consumerDataSet": []},
+        {"consumerDataSet": [{"groupName": "G"}] * 1_000 + [None]},
+        {"consumerDataSet": [None, {"groupName": "G", "more": "c" * 20_000}, None, None], "clientID": "c"},
+        {"consumerDataSet": [None, {"groupName": "G"}] * 1_000 + [None] * 4_000, "clientID": "c"},
+        {"consumerDataSet": [None] * 5_000, "clientID": "c"},
         {"clientID": "c", "more": "c" * 20_000},
         {
             "clientID": "c",

@@ -43,7 +43,7 @@ from mqspark.protocol.headers.client_headers import (
 )
 from mqspark.record.batchitems import encode_batch
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.clients.grpccalls import GrpcCall
+from mqspark_server.proxy.clients.grpccalls import GrpcCall, of_each
 from mqspark_server.proxy.clients.grpchalves import GrpcHalf
 from mqspark_server.proxy.content.instants import millis_of
 from mqspark_server.proxy.content.resources import has_control, topic_of
@@ -145,7 +145,7 @@ async def send_message(call: GrpcCall, request: pb.SendMessageRequest) -> pb.Sen
     if len(given) > MAX_BATCH:
         raise GrpcRefusal(pb.BAD_REQUEST, f"{len(given)} messages in one request, at most {MAX_BATCH}")
     topic = topic_of(given[0].topic)
-    messages = [_message(call, each, topic) for each in given]
+    messages = await of_each(given, lambda each: _message(call, each, topic))
     kind = _kind(messages[0].properties)
     if any(_kind(each.properties) != kind for each in messages[1:]):
         raise GrpcRefusal(pb.MESSAGE_CORRUPTED, "the messages of a batch are of one type")

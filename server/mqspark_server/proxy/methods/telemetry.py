@@ -4,8 +4,7 @@ brokers ask them (ClientActivity, GrpcClientSettingsManager of RocketMQ's proxy)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -20,7 +19,7 @@ from mqspark.protocol.bodies.topic_bodies import ExponentialRetryPolicy, Subscri
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.proxy import messaging_pb2 as pb
-from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared
+from mqspark_server.proxy.clients.grpccalls import GrpcCall, Shared, of_each
 from mqspark_server.proxy.clients.grpcclients import GrpcClient, TelemetryStream, check_size
 from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import consume_type_of, subscription_of
@@ -34,14 +33,10 @@ from mqspark_server.proxy.methods.grpclite import (
 from mqspark_server.proxy.methods.grpcrelays import relay
 from mqspark_server.proxy.methods.grpctransactions import check_transaction
 
-T = TypeVar("T")
-R = TypeVar("R")
 Write = Callable[[pb.TelemetryCommand], Awaitable[None]]
 
 MAX_STREAMS = 16
 """Telemetry streams of one client; RocketMQ's clients have one to each address."""
-TOPICS_AT_ONCE = 100
-"""Topics of one client that are looked at in a turn."""
 RECEIVE_BATCH = 32
 LONG_POLLING_MS = 20_000
 LITE_SUBSCRIPTION_QUOTA = 2_000
@@ -134,16 +129,6 @@ async def _agreed(call: GrpcCall, given: pb.Settings) -> pb.Settings:
     agreed.metric.on = False
     await _announce(call)
     return agreed
-
-
-async def of_each(items: Sequence[T], look: Callable[[T], R]) -> list[R]:
-    """Between the turns of others."""
-    found = list[R]()
-    for number, item in enumerate(items, 1):
-        found.append(look(item))
-        if number % TOPICS_AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return found
 
 
 def _agree_on_consuming(settings: pb.Settings, group: SubscriptionGroupConfig) -> None:

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from mqspark_server.proxy import messaging_pb2 as pb
+from mqspark_server.proxy.clients.grpccalls import AT_ONCE, of_each
 from mqspark_server.proxy.clients.grpcclients import MAX_TOPICS, check_size
 from mqspark_server.proxy.grpcstatus import GrpcRefusal
-from mqspark_server.proxy.methods import telemetry
 
 
 def test_topics_of_a_client_are_bounded() -> None:
@@ -28,7 +28,7 @@ def test_topics_of_a_client_are_bounded() -> None:
             check_size(settings)
 
 
-async def test_they_are_looked_at_between_the_turns_of_others() -> None:
+async def test_parts_of_a_request_are_looked_at_between_the_turns_of_others() -> None:
     looked_at, seen = 0, list[int]()
 
     def look(number: int) -> int:
@@ -41,7 +41,7 @@ async def test_they_are_looked_at_between_the_turns_of_others() -> None:
         asyncio.get_running_loop().call_soon(turn)
 
     turn()
-    found = await telemetry.of_each(range(1_000), look)
+    found = await of_each(range(1_000), look)
     assert found == [-number for number in range(1_000)]
-    assert max(after - before for before, after in pairwise(seen)) <= telemetry.TOPICS_AT_ONCE
-    assert len(seen) >= 1_000 // telemetry.TOPICS_AT_ONCE
+    assert max(after - before for before, after in pairwise(seen)) <= AT_ONCE
+    assert len(seen) >= 1_000 // AT_ONCE
