@@ -69,7 +69,8 @@ class AuthConfig:
     max_auth_table_bytes: int = setting(16 << 20, unit="bytes", least=1, most=INT64_MAX, ours=True)
     """Limit of users and policies in memory; a full table refuses new ones."""
     max_connections_per_user: int = setting(5_000, least=0, ours=True)
-    """Limit of connections to a broker or name server for each user other than super users. 0: no limit per user."""
+    """Limit of connections to a broker or name server, or of clients of a proxy, for each user other than super users.
+    0: no limit per user."""
     audit_log_path: str = setting("", ours=True)
     """Path of the audit log; by default ``audit.log`` beside the users."""
     audit_log_max_bytes: int = setting(16 << 20, unit="bytes", least=1, most=INT64_MAX, ours=True)

@@ -131,6 +131,8 @@ class ClusterLink:
             checked(await self.request(broker, code, None, heartbeat, timeout_s=ANSWER_TIMEOUT_S))
 
     def close(self) -> None:
+        if self._users is not None:
+            self._users.left(self._session)
         for _, server in self._brokers.values():
             server.close()
 

@@ -137,6 +137,7 @@ class ClusterUsers:
         self._copy = UserCopy(self._users, cipher, signer, lambda: None)
         self._facts = _ClusterFacts()
         self._gate = Gate(config, self._users, self._facts, _log_refusal)
+        self._gate.max_connections = config.max_connections_per_user
         self._checks = self._gate.guard(dict.fromkeys(TABLE, _nothing))
         self._groups = Recent(self._is_group)
         self._refreshing: asyncio.Task[None] | None = None
@@ -206,6 +207,10 @@ class ClusterUsers:
         return bytes(answer.body) or b"[]"
 
     # --- one client ---
+
+    def left(self, session: Session) -> None:
+        """A client has left."""
+        self._gate.left(session)
 
     def rights(self, session: Session) -> Rights:
         return _RightsOfCopy(self._users, self._gate, session)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -244,6 +245,23 @@ async def test_settings_that_a_proxy_does_not_keep_are_refused(config: AuthConfi
     with pytest.raises(ConfigError):
         check_auth_of_proxy(config)
     check_auth_of_proxy(CONFIG)
+
+
+async def test_a_user_has_so_many_clients_at_a_proxy(broker: JavaBroker) -> None:
+    """Others find a place."""
+    broker.users.append(user("writer"))
+    users = ClusterUsers(replace(CONFIG, max_connections_per_user=2), broker.ask, broker.ask_broker)
+    await users.refresh()
+    caller = GrpcCaller("client", "reader", (HERE, 4000), Language.JAVA, CURRENT_VERSION)
+    cluster: Any = SimpleNamespace(routes=None, users=users, ready_topic=lambda name: None)
+    first, second = (ClusterLink(cluster, caller, lambda broker, command: None) for _ in range(2))
+    for link in (first, second, first):
+        link.rights.sign_in(proof("reader"), HERE)
+    with pytest.raises(GrpcRefusal, match="has 2 connections, which is maxConnectionsPerUser"):
+        users.rights(session_of_caller()).sign_in(proof("reader"), HERE)
+    users.rights(session_of_caller()).sign_in(proof("writer"), HERE)
+    first.close()
+    users.rights(session_of_caller()).sign_in(proof("reader"), HERE)
 
 
 class OneBroker(ClusterRoutes):
