@@ -64,6 +64,7 @@ MAX_IN_FLIGHT = 4
 
 _POLL_SLACK_MS = 10_000
 _FULL_PAUSE_S = 1.0
+NO_PROGRESS_PAUSE_S = 0.02
 _POP_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -349,6 +350,7 @@ class PopConsumer(Listening):
             bname=queue.broker_name,
         )
         group.instance.silence.uses(address)
+        began_s = self._now_s()
         response = await group.instance.remoting.invoke(
             address,
             RequestCode.POP_MESSAGE,
@@ -360,6 +362,7 @@ class PopConsumer(Listening):
         if response.code == ResponseCode.POLLING_FULL:
             return None
         if response.code != ResponseCode.SUCCESS:
+            await self._pace(queue, response, self._now_s() - began_s)
             return []
         works = popped_of(
             response,
@@ -380,6 +383,20 @@ class PopConsumer(Listening):
             else:
                 self._acks.ack(work.topic, work.receipt)
         return wanted
+
+    async def _pace(self, queue: MessageQueue, response: Command, took_s: float) -> None:
+        """Keep a broker that answers nothing at once from being asked without end. RocketMQ does that when its clock is
+        ahead: it takes each poll for one that has come too late."""
+        what, outages = ("late", self.group, queue), self._group.instance.outages
+        if took_s >= NO_PROGRESS_PAUSE_S:
+            outages.over(what, "broker %s waits for messages again", queue.broker_name)
+            return
+        if response.code == ResponseCode.POLLING_TIMEOUT:
+            text = (
+                "%s gets nothing from broker %s, which does not wait for messages: %s; are the clocks right?"
+            )
+            outages.failed(what, None, text, self.group, queue.broker_name, response.remark)
+        await asyncio.sleep(NO_PROGRESS_PAUSE_S)
 
     # --- consuming --------------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
+import time
 
 import pytest
 
@@ -17,6 +19,7 @@ from mqspark.aio import (
     TransactionProducer,
     TransactionState,
 )
+from mqspark.client.pop.pop import NO_PROGRESS_PAUSE_S
 from mqspark.client.pop.popped import popped_of
 from mqspark.client.push.answers import answer
 from mqspark.client.remoting.namespaces import Namespace
@@ -204,6 +207,31 @@ async def test_a_pop_consumer_reads_only_queues_that_its_topic_has(
         async with consumer:
             await eventually_async(lambda: "cannot rebalance T of g: a broker of T assigns" in caplog.text)
     assert RequestCode.POP_MESSAGE not in liar.codes()
+
+
+async def test_a_broker_that_answers_pops_with_nothing_at_once_is_not_asked_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As RocketMQ's whose clock is ahead."""
+    body = encode_body(QueryAssignmentResponseBody([MessageQueueAssignment(Queue("T", "a", 0), mode="POP")]))
+    late = ResponseCode.POLLING_TIMEOUT
+
+    def script(command: Command) -> Answer:
+        if command.code == RequestCode.POP_MESSAGE:
+            return late, {}, b""
+        return 0, {}, body if command.code == RequestCode.QUERY_ASSIGNMENT else b""
+
+    liar = Scripted(script)
+    async with cluster(a=liar) as address:
+        consumer = PopConsumer(address, group="g", listener=print)
+        consumer.subscribe("T")
+        async with consumer:
+            await eventually_async(lambda: liar.codes().count(RequestCode.POP_MESSAGE) >= 5)
+            began_s, count = time.monotonic(), liar.codes().count(RequestCode.POP_MESSAGE)
+            await asyncio.sleep(0.5)
+            took_s = time.monotonic() - began_s
+            assert liar.codes().count(RequestCode.POP_MESSAGE) - count <= took_s / NO_PROGRESS_PAUSE_S + 2
+    assert caplog.text.count("are the clocks right?") == 1
 
 
 # --- other answers, and what brokers ask ---
