@@ -46,7 +46,7 @@ QUEUES = (0, 1)
 """The queues of each topic."""
 
 SLOT_BYTES = 32
-WITH_WHEEL = ("store.timer.timerwheel", "store.timer.timerfiles", "broker.timer.timers")
+WITH_WHEEL = ("store.timer.timerwheel", "store.timer.timerfiles", "broker.timer.timerservice")
 
 DISK_S = (0.0002, 0.004)
 """What a job of the disk takes."""
@@ -291,7 +291,7 @@ def replaced_host(network: Network, shape: Shape) -> Iterator[None]:
             ("mqspark.store.timer.timerwheel.WHEEL_BYTES", TIMER_SLOTS * SLOT_BYTES),
         ):
             stack.enter_context(patch(target, replacement))
-        for part in ("net.opensockets", "net.slaveport", "broker_app"):
+        for part in ("net.opensockets", "net.replicationserver", "broker_app"):
             stack.enter_context(patch(f"mqspark_server.{part}.PROCESS", Descriptors()))
         for module in (broker_module, controller_module, namesrv_module):
             stack.enter_context(patch.object(module, "Worker", SimulatedWorker))
