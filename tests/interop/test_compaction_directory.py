@@ -19,6 +19,7 @@ from tests.support.clusters import Cluster, mqspark_broker
 from tests.support.processes import free_port, mqspark_command, set_options
 from tests.support.remoting import GET_MAX_OFFSET, GET_MIN_OFFSET, RawConnection
 from tests.support.storefiles import save_table, segments_of, topic_config
+from tests.support.waiting import eventually
 
 TOPIC, QUEUES = "Compacted", (0, 1)
 SIZES = {"compactionMappedFileSize": 1 << 16, "compactionCqMappedFileSize": 4600}
@@ -48,12 +49,20 @@ def make_directory(folder: Path) -> Path:
 
 
 def fill(broker: Cluster, rng: random.Random, count: int) -> None:
+    ends: dict[int, int] = {}
     with RawConnection(broker.broker) as connection:
         for number in range(count):
             for queue_id in QUEUES:
                 body = b"value %d" % number + rng.randbytes(rng.choice([10, 300, 900]))
                 properties = f"TAGS\x01{rng.choice('AB')}\x02KEYS\x01k{rng.randrange(KEYS)}\x02"
-                connection.send(TOPIC, body, queue_id, properties)
+                reply = connection.send(TOPIC, body, queue_id, properties)
+                ends[queue_id] = int(reply.ext["queueOffset"]) + 1
+        # RocketMQ acknowledges messages before they are in their queues.
+        eventually(lambda: {queue_id: end_of(connection, queue_id) for queue_id in QUEUES} == ends)
+
+
+def end_of(connection: RawConnection, queue_id: int) -> int:
+    return int(connection.request(GET_MAX_OFFSET, topic=TOPIC, queueId=queue_id).ext["offset"])
 
 
 def view(broker: Cluster) -> dict[int, Records]:
@@ -64,7 +73,7 @@ def view(broker: Cluster) -> dict[int, Records]:
             where = {"topic": TOPIC, "queueId": queue_id}
             if broker.kind == "mqspark":  # a real one looks at the log a minute after its start
                 assert connection.request(GET_MIN_OFFSET, **where).ext["offset"] == "0"
-            end = int(connection.request(GET_MAX_OFFSET, **where).ext["offset"])
+            end = end_of(connection, queue_id)
             records = found[queue_id] = {}
             offset = 0
             while offset < end:
