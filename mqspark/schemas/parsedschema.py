@@ -26,6 +26,9 @@ MAX_NODES = 20_000
 """Types, fields and values in one text."""
 MAX_DEPTH = 100
 """Types inside each other, in one text."""
+MAX_NAME_LENGTH = 2_000
+"""Letters of a full name, of the URI of a JSON Schema, or of a path in a sentence: thousands of types may be in one
+package, and each repeats its name."""
 MAX_PROBLEMS = 100
 """What is told of two schemas, and of two types in them: a type that is met twice at each level would be told of twice
 as often at each."""

@@ -17,7 +17,7 @@ from mqspark.schemas.avro.avrocompat import Resolution
 from mqspark.schemas.avro.avrodefaults import AvroDefaults
 from mqspark.schemas.avro.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
 from mqspark.schemas.jsontexts import check_nesting, compact, json_document
-from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_NODES, Check, Needed, Schema
+from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_NAME_LENGTH, MAX_NODES, Check, Needed, Schema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MAX_NAME = 1_000
@@ -250,7 +250,10 @@ class _AvroSchemaReader:
             raise self._invalid(f"the name {name} is that of a primitive type")
         for part in namespace.split(".") if namespace else ():
             self._check_name(part)
-        return f"{namespace}.{name}" if namespace else name
+        full = f"{namespace}.{name}" if namespace else name
+        if len(full) > MAX_NAME_LENGTH:
+            raise SchemaTooLarge("letters of a full name", MAX_NAME_LENGTH, kind=AVRO)
+        return full
 
     def _check_name(self, name: Any) -> None:
         if not isinstance(name, str) or len(name) > _MAX_NAME or not _NAME.match(name):

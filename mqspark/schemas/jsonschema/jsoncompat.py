@@ -31,6 +31,7 @@ from mqspark.schemas.jsonschema.jsonshapes import (
     Shapes,
 )
 from mqspark.schemas.pairs import Pairs, Problem
+from mqspark.schemas.parsedschema import MAX_NAME_LENGTH
 
 _UPPER = {
     STRING: {"maxLength": "MAX_LENGTH"},
@@ -67,7 +68,7 @@ class JsonComparison:
     def _found(self, reader: Any, writer: Any, where: str) -> list[Problem]:
         mine, others = self._shapes[::-1] if self._turned else self._shapes
         to, of = mine.of(reader), others.of(writer)
-        return self._pairs.found((id(to), id(of)), lambda: self._compare(to, of, where))
+        return self._pairs.found((id(to), id(of)), lambda: self._compare(to, of, where[:MAX_NAME_LENGTH]))
 
     def _problem(self, kind: str, where: str, sentence: str) -> Problem:
         """``sentence``: with {reader} and {writer}; names in it come by ``where``."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from mqspark.errors import InvalidSchema
-from mqspark.schemas.parsedschema import JSON
+from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.parsedschema import JSON, MAX_NAME_LENGTH
 
 NO_BASE = ""
 """Where a document without ``$id`` is; ``_THEIR_BASE`` says the validator."""
@@ -52,6 +52,8 @@ class Documents:
                 self._places.setdefault(base + own, node)
             elif isinstance(own, str):
                 base = urldefrag(_joined(base, own)).url
+                if len(base) > MAX_NAME_LENGTH:
+                    raise SchemaTooLarge("letters of a URI", MAX_NAME_LENGTH, kind=JSON)
                 self._places.setdefault(base, node)
             for keyword in _ANCHORS:
                 if isinstance(anchor := node.get(keyword), str):

@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mqspark.errors import InvalidSchema
-from mqspark.schemas.parsedschema import PROTOBUF, needs_extra
+from mqspark.errors import InvalidSchema, SchemaTooLarge
+from mqspark.schemas.parsedschema import MAX_DEPTH, MAX_NAME_LENGTH, PROTOBUF, needs_extra
 from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MESSAGE
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ def all_files(
 
 
 def types_of(file: FileDescriptorProto) -> Iterator[TypeEntry]:
+    """Raises SchemaTooLarge."""
     package = file.package
+    _check_length(package)
     waiting: list[tuple[str, Any, bool]] = [
         *((package, each, True) for each in file.message_type),
         *((package, each, False) for each in file.enum_type),
@@ -95,10 +97,18 @@ def types_of(file: FileDescriptorProto) -> Iterator[TypeEntry]:
     while waiting:
         scope, each, is_message = waiting.pop()
         name = f"{scope}.{each.name}" if scope else each.name
+        _check_length(name)
         yield TypeEntry(name, package, each, is_message, file.name)
         if is_message:
             waiting += [(name, inner, True) for inner in each.nested_type]
             waiting += [(name, inner, False) for inner in each.enum_type]
+
+
+def _check_length(name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise SchemaTooLarge("letters of a full name", MAX_NAME_LENGTH, kind=PROTOBUF)
+    if name.count(".") > MAX_DEPTH:  # a name is looked for in each part
+        raise SchemaTooLarge("parts of a full name", MAX_DEPTH, kind=PROTOBUF)
 
 
 def resolve_names(file: FileDescriptorProto, types: Mapping[str, TypeEntry]) -> None:
