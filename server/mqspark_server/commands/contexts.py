@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mqspark.base.config import did_you_mean, parse_addresses
-from mqspark.base.textfile import read_text
+from mqspark.base.textfile import text_of
 from mqspark.base.wholefile import replace_file
 from mqspark.errors import ConfigError
 
@@ -61,11 +61,16 @@ def contexts_path() -> Path:
 def load_contexts() -> Contexts:
     """The contexts of the file; empty if there is no file. Raises ConfigError."""
     path = contexts_path()
-    if not os.path.lexists(path):
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
         return Contexts()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", key="context") from None
     import tomllib
 
-    text = read_text(path, MAX_FILE_BYTES, "context")
+    text = text_of(content, str(path), MAX_FILE_BYTES, "context")
     try:
         found = msgspec.convert(tomllib.loads(text), Contexts)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -86,6 +86,15 @@ def test_a_file_in_utf_16_is_told_as_such(edited: tuple[Path, str, Reader]) -> N
         read(path)
 
 
+def test_contexts_that_cannot_be_looked_for_are_not_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MQSPARK_CONTEXTS", str(tmp_path / "file" / "contexts.toml"))
+    with pytest.raises(ConfigError, match=r"cannot read .*: Not a directory"):
+        load_contexts()
+
+
 def test_a_line_of_json_may_follow_a_byte_order_mark() -> None:
     assert parse_row(codecs.BOM_UTF8 + b'{"body": "a"}', "T", 1).body == b"a"
 
