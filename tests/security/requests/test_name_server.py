@@ -272,8 +272,9 @@ def test_one_broker_is_in_one_cluster_and_its_patience_has_an_end() -> None:
     info = core.routes.cluster_info()
     assert list(info.cluster_addr_table) == ["c0"]
     assert len(core.routes.live_brokers()) == 1
-    clock.advance(3_600_000)
-    core.tick()
+    for _ in range(3_600):
+        clock.advance(1_000)
+        core.tick()
     assert core.routes.live_brokers() == []
 
 
@@ -493,8 +494,8 @@ def test_nobody_on_another_host_keeps_a_broker_alive() -> None:
     forger = peer_from(core, "10.6.6.6", 3)
 
     def forge(seconds: int) -> None:
-        for _ in range(seconds // 5):
-            clock.advance(5_000)
+        for _ in range(seconds):
+            clock.advance(1_000)
             for code in (RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION):
                 assert ask(forger, code, identity("b-a", "10.0.0.1:10911")).code == 0
             core.tick()
