@@ -25,7 +25,7 @@ from mqspark.broker.tables.topics import (
 from mqspark.errors import InvalidMessage, MQError
 from mqspark.message import check_topic
 from mqspark.protocol.bodies.body import decode_nameless, encode_body
-from mqspark.protocol.bodies.longtables import decode_long, parts_of_names
+from mqspark.protocol.bodies.longtables import count_in, decode_long, parts_of_names
 from mqspark.protocol.bodies.topic_bodies import (
     MAX_QUEUES,
     CreateTopicListRequestBody,
@@ -69,7 +69,7 @@ MAX_CREATED = 10_000
 def check_list_size(command: Command, mark: bytes = b"{") -> None:
     """Before the list is decoded. ``mark``: what each of its entries has once, or what is between two of them. Raises
     Refusal."""
-    count = bytes(command.body).count(mark) - 1
+    count = count_in(command.body, mark) - 1
     if count > MAX_CREATED:
         raise Refusal(
             ResponseCode.INVALID_PARAMETER,

@@ -25,7 +25,7 @@ from mqspark.protocol.bodies.client_bodies import (
     SubscriptionData,
     UnlockBatchRequestBody,
 )
-from mqspark.protocol.bodies.longtables import Parts, decode_long, parts_of_list
+from mqspark.protocol.bodies.longtables import Parts, count_in, decode_long, parts_of_list
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
 from mqspark.protocol.dispatch import Handler, Refusal, ok, ok_in_slices
@@ -128,7 +128,7 @@ class MembershipProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the heartbeat has {len(command.body)} bytes, the limit is {MAX_HEARTBEAT_BYTES}",
             )
-        objects = bytes(command.body).count(b"{")
+        objects = count_in(command.body, b"{")
         if objects > MAX_HEARTBEAT_OBJECTS:
             raise Refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -309,7 +309,7 @@ def _check_expression(data: SubscriptionData) -> None:
 
 
 def _check_size(command: Command) -> None:
-    count = bytes(command.body).count(b"{") - 1
+    count = count_in(command.body, b"{") - 1
     if count > MAX_LOCKED:
         raise Refusal(
             ResponseCode.SYSTEM_ERROR, f"the request names {count} queues, the limit is {MAX_LOCKED}"

@@ -29,7 +29,7 @@ from mqspark.protocol.receipts import retry_topic_v1, retry_topic_v2
 from mqspark.protocol.session import Session
 from mqspark.store.messages.fetch import GetStatus
 
-SEEN_AT_ONCE = 64
+SEEN_AT_ONCE = 32
 """Queues that are looked at for parked notifications in one slice, or those of one notification."""
 
 

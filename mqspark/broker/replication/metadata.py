@@ -36,7 +36,7 @@ from mqspark.message import parse_number
 from mqspark.protocol.bodies.admin_bodies import DelayOffsetSerializeWrapper, TopicStatsTable
 from mqspark.protocol.bodies.body import decode_table, encode_body, queue_of
 from mqspark.protocol.bodies.client_bodies import MessageRequestModeSerializeWrapper
-from mqspark.protocol.bodies.longtables import PART_BYTES, parts_of_table, read_parts
+from mqspark.protocol.bodies.longtables import PART_BYTES, copied, parts_of_table, read_parts
 from mqspark.protocol.bodies.topic_bodies import (
     MAX_QUEUES,
     DataVersion,
@@ -111,19 +111,19 @@ def log_bounds(answer: Command) -> tuple[int, int]:
         raise ProtocolError(f"the master does not say where its log is: {error}") from None
 
 
-def _success(answer: Command) -> bytes:
+def _success(answer: Command) -> bytes | memoryview:
     if answer.code != ResponseCode.SUCCESS:
         raise ProtocolError(f"the master answers {answer.code}: {(answer.remark or '')[:200]}")
-    return bytes(answer.body)
+    return answer.body
 
 
 def _check_role(answer: Command) -> None:
     """A master that lost its disk comes back as a slave without topics, at the same address. Raises ProtocolError."""
-    if b"brokerRole=SLAVE" in _success(answer).splitlines():
+    if b"brokerRole=SLAVE" in bytes(_success(answer)).splitlines():
         raise ProtocolError("the broker at the master's address is a slave: its tables are not copied")
 
 
-def _queue_ends(text: bytes) -> TableRound[dict[int, int]]:
+def _queue_ends(body: bytes | memoryview) -> TableRound[dict[int, int]]:
     """Where the queues end, by queue id, from the body of an answer to GET_TOPIC_STATS_INFO. Raises ProtocolError."""
     ends: dict[int, int] = {}
 
@@ -131,6 +131,7 @@ def _queue_ends(text: bytes) -> TableRound[dict[int, int]]:
         table = decode_table(TopicStatsTable, part).offset_table
         ends.update((queue_of(key).queue_id, bounds.max_offset) for key, bounds in table.items())
 
+    text = yield from copied(body)
     if len(text) > PART_BYTES:
         text = yield from read_parts(parts_of_table(text, "offsetTable"), read)
     read(text)
@@ -240,9 +241,9 @@ class Metadata:
         if failure is not None:
             raise failure
         state, due = self._state, list[Callable[[], Work[None] | None]]()
-        text = _success((yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})))
-        offsets, version = yield from offsets_in_slices(text)
-        del text
+        answer = yield Request(RequestCode.GET_ALL_CONSUMER_OFFSET, {})
+        offsets, version = yield from offsets_in_slices(_success(answer))
+        del answer
         due.append(lambda: state.offsets.follow(offsets, version))
         delays = decode_table(
             DelayOffsetSerializeWrapper, _success((yield Request(RequestCode.GET_ALL_DELAY_OFFSET, {})))
@@ -252,7 +253,7 @@ class Metadata:
         if timers.code == ResponseCode.SUCCESS:  # else it has no timer messages
             checkpoint = bytes(timers.body)
             due.append(lambda: self._timers.follow(checkpoint))
-            metrics = _success((yield Request(RequestCode.GET_TIMER_METRICS, {})))
+            metrics = bytes(_success((yield Request(RequestCode.GET_TIMER_METRICS, {}))))
             due.append(lambda: self._timers.metrics.follow(metrics))
         ends, is_all = yield from self._ends(offsets)
         due.append(lambda: self._pass_over(ends, is_all=is_all))
@@ -385,7 +386,7 @@ class Metadata:
         mapping_version = DataVersion()
         mappings: dict[str, TopicQueueMappingDetail] = {}
 
-        def rows(body: bytes) -> tuple[DataVersion | None, dict[str, TopicConfig]]:
+        def rows(body: bytes | memoryview) -> tuple[DataVersion | None, dict[str, TopicConfig]]:
             nonlocal mapping_version
             page = decode_table(TopicConfigAndMappingSerializeWrapper, body)
             mapping_version = page.mapping_data_version
@@ -412,7 +413,7 @@ class Metadata:
     ) -> TableRound[tuple[DataVersion, dict[str, SubscriptionGroupConfig], dict[str, dict[str, int]]] | None]:
         forbidden: dict[str, dict[str, int]] = {}
 
-        def rows(body: bytes) -> tuple[DataVersion | None, dict[str, SubscriptionGroupConfig]]:
+        def rows(body: bytes | memoryview) -> tuple[DataVersion | None, dict[str, SubscriptionGroupConfig]]:
             page = decode_table(SubscriptionGroupWrapper, body)
             forbidden.update(page.forbidden_table or {})
             return page.data_version, page.subscription_group_table
@@ -434,7 +435,7 @@ class Metadata:
         limit_key: str,
         total_key: str,
         known: DataVersion,
-        rows: Callable[[bytes], tuple[DataVersion | None, dict[str, Any]]],
+        rows: Callable[[bytes | memoryview], tuple[DataVersion | None, dict[str, Any]]],
     ) -> TableRound[tuple[DataVersion, dict[str, Any]] | None]:
         """The whole table, or None when it still has the version that is known. A master without pages answers with
         everything.

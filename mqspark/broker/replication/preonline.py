@@ -66,8 +66,8 @@ class PreOnline:
             DelayOffsetSerializeWrapper,
             _success((yield SlaveRequest(RequestCode.GET_ALL_DELAY_OFFSET, None))),
         )
-        text = _success((yield SlaveRequest(RequestCode.GET_ALL_CONSUMER_OFFSET, None)))
-        offsets, version = yield from offsets_in_slices(text)
+        answer = yield SlaveRequest(RequestCode.GET_ALL_CONSUMER_OFFSET, None)
+        offsets, version = yield from offsets_in_slices(_success(answer))
         timers = yield SlaveRequest(RequestCode.GET_TIMER_CHECK_POINT, None)
         yield from self._state.offsets.catch_up(offsets, version)
         self._delays.catch_up(delays)
@@ -75,7 +75,7 @@ class PreOnline:
             self._timers.catch_up(bytes(timers.body))
 
 
-def _success(answer: Command) -> bytes:
+def _success(answer: Command) -> bytes | memoryview:
     if answer.code != ResponseCode.SUCCESS:
         raise ProtocolError(f"the slave answers {answer.code}: {(answer.remark or '')[:200]}")
-    return bytes(answer.body)
+    return answer.body

@@ -23,6 +23,7 @@ from mqspark.protocol.bodies.admin_bodies import (
     LmqConsumerOffsetSerializeWrapper,
 )
 from mqspark.protocol.bodies.body import Body, decode_table
+from mqspark.protocol.bodies.longtables import copied
 from mqspark.protocol.bodies.topic_bodies import DataVersion
 from mqspark.protocol.headers.header import I64
 from mqspark.protocol.slices import Work
@@ -147,9 +148,10 @@ def _decode_some(text: bytes) -> Rows:
         return _decode_strict(fastjson.with_quoted_numbers(text))
 
 
-def offsets_in_slices(text: bytes) -> Work[tuple[deque[Rows], DataVersion | None]]:
+def offsets_in_slices(body: bytes | memoryview) -> Work[tuple[deque[Rows], DataVersion | None]]:
     """A ``ConsumerOffsetSerializeWrapper`` with its rows in parts, each decoded in one slice. Text that is not written
     as brokers write it is decoded at once. Raises ProtocolError."""
+    text = yield from copied(body)
     low = text.find(_TABLE) + len(_TABLE)
     if low >= len(_TABLE) and not text.startswith(b"}", low):
         begin, parts = low, deque[Rows]()

@@ -13,13 +13,16 @@ from mqspark.protocol.bodies.body import Body, decode_body
 from mqspark.protocol.bodies.longtables import (
     PART_BYTES,
     Parts,
+    copied,
     decode_long,
     parts_of_names,
     parts_of_table,
     read_parts,
 )
 from mqspark.protocol.bodies.topic_bodies import TopicList
+from mqspark.protocol.slices import Work
 
+T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 MERGED_AT_ONCE = 1_024
 COMPARED = 512
@@ -34,17 +37,20 @@ async def read_in_turns(
 ) -> None:
     """Read a body, part by part if it is long. ``read`` gets bodies with some of the entries of ``member``, and one
     with all the rest."""
-    text = bytes(body)
+    text = await _in_turns(copied(body))
     if len(text) > PART_BYTES:
-        reading = read_parts(take_apart(text, member), read)
-        while True:
-            try:
-                next(reading)
-            except StopIteration as end:
-                text = end.value
-                break
-            await asyncio.sleep(0)
+        text = await _in_turns(read_parts(take_apart(text, member), read))
     read(text)
+
+
+async def _in_turns(work: Work[T]) -> T:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            done: T = end.value
+            return done
+        await asyncio.sleep(0)
 
 
 async def merged(runs: Iterable[list[str]]) -> list[str]:
@@ -70,14 +76,7 @@ async def topic_names(body: bytes | memoryview) -> list[str]:
 
 async def decoded_in_turns(body_type: type[B], body: bytes | memoryview, member: str) -> B:
     """A body whose list ``member`` may be long. Raises ProtocolError and IllegalName."""
-    decoding = decode_long(body_type, body, member)
-    while True:
-        try:
-            next(decoding)
-        except StopIteration as end:
-            found: B = end.value
-            return found
-        await asyncio.sleep(0)
+    return await _in_turns(decode_long(body_type, body, member))
 
 
 def near(names: list[str], name: str) -> list[str]:

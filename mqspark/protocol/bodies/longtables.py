@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +21,9 @@ PART_BYTES = 16 * 1024
 """So much text of a table is decoded in one slice: a hundred topics or queues."""
 MAX_ENTRY_BYTES = 1 << 20
 """Limit of one entry: the mapping of a static topic with 65,536 logic queues takes less."""
+COPIED_BYTES = 256 * 1024
+"""So much of a body is copied in one slice: its memory is new, and the kernel's work for each page takes longer than
+the copy."""
 _LOOKED_AT_BYTES = 16 * 1024
 """Text in which an end is looked for in one slice."""
 
@@ -48,6 +51,23 @@ _LIST = _Brackets(b"[", b"]", msgspec.json.Decoder(list[msgspec.Raw]).decode)
 
 Parts = Generator[bytes, None, bytes]
 """Bodies of one member alone, with some of its entries; b"" is a pause. Returns the text without the entries."""
+
+
+def copied(body: bytes | memoryview) -> Work[bytes]:
+    """A body as text. A long one is a view of its frame, and is copied in slices."""
+    if isinstance(body, bytes) or len(body) <= COPIED_BYTES:
+        return bytes(body)
+    text = bytearray(len(body))
+    for at in range(0, len(body), COPIED_BYTES):
+        text[at : at + COPIED_BYTES] = body[at : at + COPIED_BYTES]
+        yield
+    return cast(bytes, text)  # who reads text reads both
+
+
+def count_in(body: bytes | memoryview, mark: bytes) -> int:
+    """How often a byte is in a body, without a copy of all of it."""
+    steps = range(0, len(body), _LOOKED_AT_BYTES)
+    return sum(bytes(body[at : at + _LOOKED_AT_BYTES]).count(mark) for at in steps)
 
 
 def parts_of_table(text: bytes, member: str, part_bytes: int = PART_BYTES, depth: int = 1) -> Parts:
@@ -200,7 +220,7 @@ def decode_long(
 ) -> Work[B]:
     """``decode_body`` of a request whose list ``member`` may be long, part by part. Raises ProtocolError,
     IllegalName."""
-    text = bytes(body)
+    text = yield from copied(body)
     if len(text) <= PART_BYTES or b"$ref" in text:  # which may lead anywhere
         return decode_body(body_type, text)
     items: list[Any] = []

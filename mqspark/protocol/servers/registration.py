@@ -17,7 +17,7 @@ import zlib
 from mqspark.base.names import check
 from mqspark.errors import ProtocolError
 from mqspark.protocol.bodies.body import decode_body, decode_nameless
-from mqspark.protocol.bodies.longtables import MAX_ENTRY_BYTES, parts_of_table, read_parts
+from mqspark.protocol.bodies.longtables import MAX_ENTRY_BYTES, copied, parts_of_table, read_parts
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -66,9 +66,9 @@ def read_registration(
 
 
 def _read_json(body: bytes | memoryview, max_bytes: int) -> Work[RegisterBrokerBody]:
-    text = bytes(body)
-    if len(text) > max_bytes:
-        raise ProtocolError(f"a registration of {len(text)} bytes, at most {max_bytes} are read")
+    if len(body) > max_bytes:
+        raise ProtocolError(f"a registration of {len(body)} bytes, at most {max_bytes} are read")
+    text = yield from copied(body)
     topics: dict[str, TopicConfig] = {}
     mappings: dict[str, TopicQueueMappingInfo] = {}
 

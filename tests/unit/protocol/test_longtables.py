@@ -12,9 +12,12 @@ from mqspark.protocol.bodies.admin_bodies import ConsumeStats
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.client_bodies import HeartbeatData
 from mqspark.protocol.bodies.longtables import (
+    COPIED_BYTES,
     MAX_ENTRY_BYTES,
     PART_BYTES,
     Parts,
+    copied,
+    count_in,
     decode_long,
     parts_of_list,
     parts_of_names,
@@ -199,3 +202,11 @@ def test_a_part_in_the_dialect_of_fastjson() -> None:
         )
     )
     assert found == {"a": {0: 1, 1: 2}, "b": {7: 8}}
+
+
+def test_a_long_body_is_copied_in_slices() -> None:
+    frame = b"head" + bytes(range(256)) * 4096
+    text, pauses = sliced(copied(memoryview(frame)[4:]))
+    assert (text, pauses) == (frame[4:], -(-len(text) // COPIED_BYTES))
+    assert sliced(copied(frame)) == (frame, 0)
+    assert [count_in(each, b"\x07") for each in (frame, memoryview(frame)[4:-249], b"")] == [4096, 4095, 0]
