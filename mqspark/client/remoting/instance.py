@@ -39,6 +39,7 @@ from mqspark.errors import (
     NoSuchTopic,
     NotANameServer,
     ProtocolError,
+    RequestTimeout,
 )
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body
@@ -66,6 +67,8 @@ _ASKED_OF_NAME_SERVERS = frozenset(
 NEXT_NAMESRV_S = 0.5
 """A name server that is silent for this long is frozen, cut off or slow. The next one is asked as well, long before a
 send, whose time is running, is over."""
+_NOT_NOW = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
+"""Answers of a name server that has just started (needWaitForService), has too much to do, or is about to stop."""
 LAST_BEAT_S = 1.0
 """How long a member that leaves waits for answers to heartbeats. RocketMQ handles heartbeats apart from unregistering
 and from the ends of connections: one that it handles late keeps the client in its group for two minutes."""
@@ -246,9 +249,9 @@ class ClientInstance:
     async def ask_namesrv(
         self, code: int, header: Fields = None, *, timeout_ms: int | None = None
     ) -> Command:
-        """Ask the current name server. The others are asked in turn as well, each as soon as the one before has failed
-        or was silent for ``NEXT_NAMESRV_S``; the first answer counts, and whoever gave it is the current one from then
-        on.
+        """Ask the current name server. The others are asked in turn as well, each as soon as the one before has failed,
+        cannot answer now, or was silent for ``NEXT_NAMESRV_S``; the first answer counts, and whoever gave it is the
+        current one from then on.
 
         Raises BrokerError for a response code other than success, NotANameServer when a broker answers,
         ConnectionLost or RequestTimeout when none answers.
@@ -268,22 +271,26 @@ class ClientInstance:
             log.info("name server %s is asked from now on: %s has not answered", order[which], order[0])
         if isinstance(outcome, Command):
             return outcome
-        if outcome.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
-            raise NotANameServer(order[which], outcome.remark)
         raise outcome
 
     async def _ask_one(
         self, address: str, code: int, header: Fields, timeout_ms: int
     ) -> Command | BrokerError:
-        """An answer, also a refusal. Raises ConnectionLost or RequestTimeout."""
+        """An answer, also a refusal that the others would repeat. Raises other refusals, ConnectionLost or
+        RequestTimeout."""
         try:
             return await self.remoting.invoke(address, code, header, timeout_ms=timeout_ms)
         except BrokerError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
+                raise NotANameServer(address, error.remark) from None
+            if error.code in _NOT_NOW:
+                raise
             return error
 
     def _unanswered(self, failures: Sequence[BaseException]) -> BaseException:
-        """What is raised when no name server answers."""
-        last = failures[-1]
+        """What is raised when no name server answers: rather what one has said than that others are away."""
+        said = [each for each in failures if not isinstance(each, (ConnectionLost, RequestTimeout))]
+        last = (said or failures)[-1]
         if not isinstance(last, ConnectionLost):
             return last
         why = last.reason if len(self.namesrv) == 1 else last

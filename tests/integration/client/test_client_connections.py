@@ -18,7 +18,7 @@ from mqspark.aio import (
     TransactionProducer,
     TransactionState,
 )
-from mqspark.errors import ConnectionLost, RequestTimeout
+from mqspark.errors import BrokerError, ConnectionLost, NotANameServer, RequestTimeout
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -133,6 +133,22 @@ async def test_name_servers_that_hang_are_passed_over_within_the_time_of_a_send(
                 sends = [producer.send(Message.of(f"T{number}-{topic}", "x")) for topic in range(7)]
                 await asyncio.gather(*sends)
     assert all(each.asked for each in hung)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, 3])
+async def test_a_name_server_that_cannot_answer_now_leaves_that_to_the_others(code: int) -> None:
+    """Code 3: there is a broker at its address."""
+    a = broker()
+    refusing = Scripted(lambda _: (code, None, b""))
+    async with a.serving(), namesrv({"a": a}).serving() as lively, refusing.serving():
+        for number in range(3):
+            options = ClientOptions(instance_name=f"i{number}")
+            async with Producer([refusing.address, lively.address], group="g", options=options) as producer:
+                await producer.send(Message.of(f"T{number}", "x"))
+        async with Producer([refusing.address, "127.0.0.1:1"], group="g") as producer:
+            with pytest.raises(NotANameServer if code == 3 else BrokerError):
+                await producer.send(Message.of("T", "x"))
+    assert refusing.asked
 
 
 async def test_without_a_name_server_the_error_names_the_last_one_asked() -> None:
