@@ -344,19 +344,37 @@ class ClientInstance:
         return self._routes.get(topic)
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        header = {**to_ext(GetRouteInfoRequestHeader(topic=topic)), **zone_fields(os.environ)}
         try:
-            response = await self.ask_namesrv(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC,
-                {**to_ext(GetRouteInfoRequestHeader(topic=topic)), **zone_fields(os.environ)},
-            )
+            response = await self.ask_namesrv(code, header)
         except BrokerError as error:
-            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            elsewhere = await self._ask_others(code, header)
+            if elsewhere is None:
                 raise no_such_topic(topic) from None
-            raise
+            response = elsewhere
         try:
             return decode_body(TopicRouteData, response.body)
         except ProtocolError as error:
             raise BadRoute(topic, str(error)) from None
+
+    async def _ask_others(self, code: int, header: Fields) -> Command | None:
+        """What another name server knows that the current one does not, which may be cut off from the brokers, or has
+        just started; None if none of them answers soon with success."""
+        current = self.namesrv[self._namesrv_index]
+        others = [address for address in self.namesrv if address != current]
+        timeout_ms = int(NEXT_NAMESRV_S * 1000)
+        found: Command | None
+        found, which, _ = await staggered_race(
+            [partial(self.remoting.invoke, each, code, header, timeout_ms=timeout_ms) for each in others], 0
+        )
+        if which is None:
+            return None
+        self._namesrv_index = self.namesrv.index(others[which])
+        log.info("name server %s is asked from now on: it knows more than %s", others[which], current)
+        return found
 
     async def _no_such_topic(self, topic: str) -> NoSuchTopic:
         """The error, with similar names as far as the name server tells them now. Nobody types the name of a topic of

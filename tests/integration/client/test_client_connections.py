@@ -18,7 +18,7 @@ from mqspark.aio import (
     TransactionProducer,
     TransactionState,
 )
-from mqspark.errors import BrokerError, ConnectionLost, NotANameServer, RequestTimeout
+from mqspark.errors import BrokerError, ConnectionLost, NoSuchTopic, NotANameServer, RequestTimeout
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody, HeartbeatData
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -149,6 +149,28 @@ async def test_a_name_server_that_cannot_answer_now_leaves_that_to_the_others(co
             with pytest.raises(NotANameServer if code == 3 else BrokerError):
                 await producer.send(Message.of("T", "x"))
     assert refusing.asked
+
+
+async def test_a_name_server_that_no_broker_reaches_hides_nothing_that_others_know() -> None:
+    a = broker()
+    empty = [Scripted(lambda _: (ResponseCode.TOPIC_NOT_EXIST, None, b"")) for _ in range(2)]
+    hung = Scripted(lambda _: SILENCE)
+    async with (
+        a.serving(),
+        namesrv({"a": a}).serving() as lively,
+        empty[0].serving(),
+        empty[1].serving(),
+        hung.serving(),
+    ):
+        for number in range(3):
+            options = ClientOptions(instance_name=f"i{number}")
+            async with Producer([empty[0].address, lively.address], group="g", options=options) as producer:
+                await producer.send(Message.of(f"T{number}", "x"))
+        every = [empty[0].address, hung.address, empty[1].address]
+        async with Producer(every, group="g") as producer:
+            with pytest.raises(NoSuchTopic):  # within the time of a send, although one does not answer
+                await producer.send(Message.of("T", "x"), timeout_ms=3_000)
+    assert empty[0].asked
 
 
 async def test_without_a_name_server_the_error_names_the_last_one_asked() -> None:
