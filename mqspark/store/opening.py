@@ -5,7 +5,6 @@ Must not know what is done with the store afterwards.
 
 from __future__ import annotations
 
-from mqspark.base.config import INT64_MAX
 from mqspark.store.compaction.compactedqueues import CompactedQueues
 from mqspark.store.disk.damage import Damage, Damages, Outcome
 from mqspark.store.disk.directory import StoreDirectory
@@ -116,9 +115,7 @@ class Opening:
         )
 
     def _load_ends(self) -> QueueEnds | None:
-        # A start that rebuilt queues and was interrupted has left the ends of the last checkpoint.
-        limit = INT64_MAX if self._checkpoint.is_distrusted else self._checkpoint.position
-        ends, problem = self._upkeep.checkpoints.ends.load(limit, clean=self.clean)
+        ends, problem = self._upkeep.checkpoints.ends.load(self._checkpoint.ends_limit, clean=self.clean)
         if problem is not None:
             self._heal_checkpoint(problem)
         return ends

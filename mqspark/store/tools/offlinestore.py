@@ -244,7 +244,7 @@ class OfflineStore:
         for batch_queue in self.batch_table.batch_queues.values():
             batch_queue.recovered()
         self.ends, self.ends_problem = QueueEnds.load(
-            paths.ends, files, self.checkpoint.position, clean=self.clean
+            paths.ends, files, self.checkpoint.ends_limit, clean=self.clean
         )
         if self.ends is not None and not self.in_use:
             exactly = self.clean and self.ends.position == self.checkpoint.position

@@ -29,7 +29,7 @@ from mqspark.store.log.scan import Run
 from mqspark.store.queue.batchqueue import BatchQueue, BatchTable
 from mqspark.store.queue.consumequeue import ConsumeQueue
 from mqspark.store.queue.queuetable import QueueTable
-from mqspark.store.recovery.queueends import QueueEnds, Range
+from mqspark.store.recovery.queueends import EndsFile, QueueEnds, Range
 from mqspark.store.recovery.recovery import Recovery
 from mqspark.store.recovery.rocksdb import refuse_rebuild
 from mqspark.store.tools.indexbuild import (
@@ -135,17 +135,7 @@ def _build(
             position=report.end_position,
             queue_count=table.used_queues + batch_table.used_queues,
         )
-        job = CheckpointJob(
-            files,
-            work,
-            checkpoint,
-            table.dirty_files | batch_table.dirty_files,
-            table.new_directories | batch_table.new_directories,
-            lambda job: None,
-        )
-        job.run()
-        if job.error is not None:
-            raise job.error
+        _save(files, work, checkpoint, table, batch_table)
     finally:
         if indexing is not None:
             indexing.abandon()
@@ -165,6 +155,27 @@ def _build(
         *_count_lost(old, report.end_position),
         old.clean,
     )
+
+
+def _save(
+    files: OsFiles, work: StorePaths, checkpoint: Checkpoint, table: QueueTable, batch_table: BatchTable
+) -> None:
+    """Sync the queues, and write where they end and the checkpoint. Raises DiskFull, OSError."""
+    ends = EndsFile(work.ends, files, table, batch_table)
+    block = ends.block(checkpoint.position)
+    block.take(ends.all_keys(), checkpoint.position)
+    job = CheckpointJob(
+        files,
+        work,
+        checkpoint,
+        table.dirty_files | batch_table.dirty_files,
+        table.new_directories | batch_table.new_directories,
+        lambda job: None,
+        block.write,
+    )
+    job.run()
+    if job.error is not None:
+        raise job.error
 
 
 def _count_lost(old: OfflineStore, end: int) -> tuple[int, int]:
@@ -308,7 +319,7 @@ def _swap(files: OsFiles, paths: StorePaths, work: Path) -> None:
         if (work / name).exists():
             files.rename(work / name, root / name)
     files.sync_directory(root)
-    for name in (paths.checkpoint.name, paths.index_mark.name, paths.mark.name):
+    for name in (paths.ends.name, paths.checkpoint.name, paths.index_mark.name, paths.mark.name):
         if (work / name).exists():
             files.rename(work / name, root / name)
     files.sync_directory(root)

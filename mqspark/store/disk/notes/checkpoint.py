@@ -79,6 +79,11 @@ class Checkpoint:
         checkpoint.is_distrusted = len(data) >= _FIELDS.size and checkpoint.position < 0 and is_nothing
         return checkpoint
 
+    @property
+    def ends_limit(self) -> int:
+        """Up to where ``mqspark.ends`` counts. A start that rebuilt queues and was interrupted has left all of it."""
+        return INT64_MAX if self.is_distrusted else self.position
+
     def distrusted(self) -> Checkpoint:
         """One that says nothing of log and queues."""
         return replace(

@@ -13,6 +13,7 @@ from mqspark.store import MessageStore
 from mqspark.store.disk.files import OsFiles
 from mqspark.store.log.commitlog import CommitLog
 from mqspark.store.recovery.queueends import QueueEnds, Range
+from mqspark.store.tools.remake import remake
 from tests.support.clocks import ManualClock
 from tests.support.draws import some
 from tests.support.store_tools import (
@@ -184,8 +185,15 @@ def test_a_removed_file_is_made_again(tmp_path: Path, clock: ManualClock, store:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stop", "kill"])
 @pytest.mark.parametrize("kind", ["consumequeue", "batchconsumequeue"])
+@pytest.mark.parametrize("remade", [False, True], ids=["by a start", "by fsck"])
 def test_offsets_go_on_when_the_rebuild_of_a_lost_queue_is_interrupted(
-    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kind: str, *, kill: bool
+    tmp_path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    *,
+    remade: bool,
+    kill: bool,
 ) -> None:
     """Retention has deleted the queue's records, so the file of the ends alone says where it ended."""
     files = RoomyFiles(clock)
@@ -209,6 +217,8 @@ def test_offsets_go_on_when_the_rebuild_of_a_lost_queue_is_interrupted(
             patch.setattr(CommitLog, "cut", _interrupted)
             with pytest.raises(OSError, match="the power is off"):
                 opened(tmp_path, clock, files, **SMALL)
+    if remade:
+        remake(store.config, clock)
     for _ in range(2):
         store = opened(tmp_path, clock, files, **SMALL)
         crash(store)
