@@ -184,8 +184,8 @@ class BlockingClient:
         self._names: list[str] = []
         self._names_at = time.monotonic() - _NAMES_LIFE_S
         """For errors: names of topics, and when they were asked for."""
-        self._broker_names: dict[str, str] = {}
-        """Addresses in the routes of the last calls, to the names of their brokers."""
+        self._places: dict[str, tuple[str, str]] = {}
+        """Addresses in the routes of the last calls, to the names of their brokers and of a topic there."""
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -266,10 +266,10 @@ class BlockingClient:
     def _leave_replaced(self, address: str) -> None:
         """Raises ConnectionLost if another broker is the master of the name that a route had at this address: one that
         is frozen or cut off ends no connection."""
-        name = self._broker_names.get(address)
-        master = self.master_of(name) if name is not None else None
-        if master is not None and master != address:
-            raise ConnectionLost(address, f"it is silent, and {master} is the master of {name} now")
+        place = self._places.get(address)
+        master = self.master_of(*place) if place is not None else None
+        if place is not None and master is not None and master != address:
+            raise ConnectionLost(address, f"it is silent, and {master} is the master of {place[0]} now")
 
     def _check(self, address: str, answer: Command, accept: Sequence[int]) -> None:
         if answer.code not in accept:
@@ -294,23 +294,21 @@ class BlockingClient:
 
     def _successor(self, address: str) -> str:
         """The current address of the master of the broker that a route had at ``address``; ``address`` if unknown."""
-        name = self._broker_names.get(address)
-        master = self.master_of(name) if name is not None else None
-        if name is None or master is None:
+        place = self._places.get(address)
+        master = self.master_of(*place) if place is not None else None
+        if place is None or master is None:
             return address
-        self._broker_names[master] = name
+        self._places[master] = place
         return master
 
-    def master_of(self, broker_name: str) -> str | None:
-        """The address of the master of this name, asked once; None if no name server knows it or none answers."""
+    def master_of(self, broker_name: str, topic: str) -> str | None:
+        """The address of the master of this name, asked once; None if no name server knows it or none answers.
+        ``topic``: as for ``masters``."""
         with self.without_retries():
             try:
-                answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
-                data = decode_body(ClusterInfo, answer.body).broker_addr_table.get(broker_name)
+                return self.masters([topic]).get(broker_name)
             except (ClientError, ProtocolError):
                 return None  # whoever asks goes on at the address that it has
-        address = data.broker_addrs.get(MASTER_ID) if data is not None else None
-        return address if address is not None and is_address(address) else None
 
     def bridged(self, look_up: Callable[[], T]) -> T:
         """The outcome of ``look_up`` for a topic that is known to exist: name servers forget its route while all
@@ -465,10 +463,10 @@ class BlockingClient:
         return no_such_topic(topic, self._names)
 
     def _learned(self, route: TopicRoute) -> TopicRoute:
-        if len(self._broker_names) > _MOST_NAMES:
-            self._broker_names.clear()
+        if len(self._places) > _MOST_NAMES:
+            self._places.clear()
         for name, addresses in route.brokers.items():
-            self._broker_names.update(dict.fromkeys(addresses.values(), name))
+            self._places.update(dict.fromkeys(addresses.values(), (name, route.topic)))
         return route
 
     def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
@@ -507,12 +505,26 @@ class BlockingClient:
         accept = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         return self._ask_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, accept)
 
-    def masters(self) -> dict[str, str]:
-        """The addresses of the masters that are registered, by broker name."""
-        answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+    def masters(self, topics: Iterable[str] = ()) -> dict[str, str]:
+        """The addresses of the masters that are registered, by broker name. To a user who may not look at the cluster
+        they are those in the routes of ``topics``, where a slave that acts for its master is one, too."""
+        try:
+            answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
+        except BrokerError as error:
+            if error.code != ResponseCode.NO_PERMISSION:
+                raise
+            routes = self._routes_of(sorted(set(topics)))
+            return {name: address for route in routes for name, address in route.masters.items()}
         table = decode_body(ClusterInfo, answer.body).broker_addr_table
         found = {name: data.broker_addrs.get(MASTER_ID) for name, data in table.items()}
         return {name: address for name, address in found.items() if address and is_address(address)}
+
+    def _routes_of(self, topics: Iterable[str]) -> Iterator[TopicRoute]:
+        """The routes of the topics that have one."""
+        for topic in topics:
+            answer = self._route_answer(topic)
+            if answer.code == ResponseCode.SUCCESS:
+                yield self._learned(_route_of(topic, answer.body))
 
     def topics(self) -> list[str]:
         answer = self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)

@@ -74,13 +74,17 @@ class Replaced:
         self.looks: Counter[int] = Counter()
         """Requests to the name server, by code."""
         self.after: dict[int, dict[str, dict[int, str]]] = {}
-        """What is registered from the nth list of brokers on."""
+        """What is registered from the nth list of brokers on; from the nth route on where nobody may list brokers."""
+        self.may_list = True
         self.names = Scripted(self._names)
 
     def _names(self, command: Command) -> Answer:
         self.looks[command.code] += 1
-        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+        is_list = command.code == RequestCode.GET_BROKER_CLUSTER_INFO
+        if is_list is self.may_list:
             self.registered = self.after.pop(self.looks[command.code], self.registered)
+        if is_list and not self.may_list:
+            return ResponseCode.NO_PERMISSION, None, b""
         brokers = [
             BrokerData(
                 cluster="c",
@@ -89,7 +93,7 @@ class Replaced:
             )
             for name, replicas in self.registered.items()
         ]
-        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+        if is_list:
             return (
                 0,
                 None,
@@ -208,10 +212,12 @@ def end_of(reader: StreamReader, start: Positions = READ) -> dict[MessageQueue, 
     return Positions.from_json(reader.latestOffset(start.to_json(), ReadAllAvailable())).offsets
 
 
+@pytest.mark.parametrize("may_list", [True, False], ids=["all rights", "rights on the topic"])
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_a_slave_that_lags_loses_nothing(strict: str) -> None:
+def test_a_slave_that_lags_loses_nothing(strict: str, *, may_list: bool) -> None:
     """Its end is no loss, and no topic that was made anew, while its master is away."""
     cluster = Replaced()
+    cluster.may_list = may_list
     with cluster.query(failOnDataLoss=strict) as reader:
         cluster.registered["a"] = {1: "a-slave"}
         assert end_of(reader) == READ.offsets
@@ -275,6 +281,33 @@ def test_a_new_query_does_not_wait_for_a_misspelt_topic() -> None:
         with pytest.raises(NoRoute):
             reader.initialOffset()
         assert cluster.looks[RequestCode.GET_BROKER_CLUSTER_INFO] == 0
+
+
+def test_who_may_not_list_brokers_waits_for_them_too() -> None:
+    """A topic without a route, a broker in none, and a master that has moved."""
+    cluster = Replaced()
+    cluster.may_list = False
+    with cluster.query() as reader:
+        there = dict(cluster.registered)
+        cluster.after = {1: {}, 5: there}
+        answered = cluster.names.script
+
+        def script(command: Command) -> Answer:
+            answer = answered(command)
+            has_topic = cluster.registered or command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC
+            return answer if has_topic else (ResponseCode.TOPIC_NOT_EXIST, None, b"")
+
+        cluster.names.script = script
+        assert end_of(reader) == READ.offsets
+        cluster.registered = {"b": {0: "b"}}
+        cluster.after = {cluster.looks[RequestCode.GET_ROUTEINFO_BY_TOPIC] + 6: there}
+        clustered(reader).wait_for_routes()
+        (partition,) = reader.partitions(Positions({A: 8}).to_json(), Positions({A: 10}).to_json())
+        assert partition.task.ranges == (QueueRange(A, 8, 10),)
+        cluster.replicas["a"].script = lambda command: None
+        cluster.ranges["a-slave"] = (0, 10)
+        cluster.registered = {"a": {0: "a-slave"}}
+        assert clustered(reader).client.min_offsets(cluster.replicas["a"].address, [A]) == [0]
 
 
 def test_a_queue_that_was_deleted_is_not_waited_for() -> None:
@@ -419,15 +452,16 @@ def values(work: ReadTask) -> list[bytes]:
     return [row["value"] for batch in read_task(work) for row in batch.to_pylist()]
 
 
+@pytest.mark.parametrize("may_list", [True, False], ids=["all rights", "rights on the topic"])
 @pytest.mark.parametrize("have", [(0, 7), (8, 10), (0, 5)], ids=["lags", "is new", "has nothing of it"])
 def test_a_task_goes_on_at_the_master_of_a_slave_that_lags(
-    have: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    have: tuple[int, int], *, may_list: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master is away at first, and the slave says that offsets are gone."""
     monkeypatch.setattr(rangepulls, "_PAUSE_S", 0.01)
     monkeypatch.setattr(rangepulls, "_EMPTY_RETRIES", 1)
     cluster = Replaced()
-    cluster.ranges["a-slave"] = have
+    cluster.ranges["a-slave"], cluster.may_list = have, may_list
     cluster.registered["a"] = {1: "a-slave"}
     cluster.after[5] = {"a": {0: "a", 1: "a-slave"}}
     with served(cluster.names, *cluster.replicas.values()):

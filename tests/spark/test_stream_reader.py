@@ -99,7 +99,7 @@ def test_a_topic_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(BlockingClient, "route", no_route)
     monkeypatch.setattr(BlockingClient, "routes", lambda *_: {})
-    monkeypatch.setattr(BlockingClient, "masters", lambda _: {"a": "h:1"})
+    monkeypatch.setattr(BlockingClient, "masters", lambda *_: {"a": "h:1"})
     start = Positions({Q0: 5}).to_json()
     for strict in ("true", "false"):
         base = {"nameserver": "127.0.0.1:1", "topic": "T", "failOnDataLoss": strict}
@@ -347,7 +347,7 @@ class Forgetful(BlockingClient):
     def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
         return {}
 
-    def masters(self) -> dict[str, str]:
+    def masters(self, topics: Iterable[str] = ()) -> dict[str, str]:
         return dict.fromkeys(self.registered, "h:2")
 
 

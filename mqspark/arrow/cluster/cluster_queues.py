@@ -184,7 +184,7 @@ class ClusterQueues:
             if wanted <= queues.keys():
                 return
             # Routes that are fetched after this list have the topics of its masters.
-            masters = self.client.masters()
+            masters = self.client.masters(queue.topic for queue in wanted)
             queues = self._fresh_queues()
             for queue in wanted:
                 if queue not in queues and queue.broker_name not in masters:
@@ -202,7 +202,7 @@ class ClusterQueues:
         names = {
             queue: self._logic.broker_of(queue) if _is_logic(queue) else queue.broker_name for queue in queues
         }
-        masters = self.client.masters() if names else {}
+        masters = self.client.masters(queue.topic for queue in names) if names else {}
         return {queue: masters[name] for queue, name in names.items() if name in masters}
 
     def await_masters(self, queues: Mapping[MessageQueue, str]) -> Mapping[MessageQueue, str]:
@@ -258,7 +258,7 @@ class ClusterQueues:
             if not brokers:
                 raise
         # A name server that has just started learns topics from masters: a slave may register before its master.
-        if brokers <= self.client.masters().keys():
+        if brokers <= self.client.masters([topic]).keys():
             return self.client.route(topic)  # a master may have registered between the two requests
         return self.client.bridged(lambda: self.client.route(topic))
 
@@ -282,7 +282,7 @@ class ClusterQueues:
     def _is_deleted(self, topic: str, queues: Iterable[MessageQueue]) -> bool:
         """Whether none of the queues comes back: their masters are there, and the route, which is fetched after that,
         has none of them."""
-        masters = self.client.masters()
+        masters = self.client.masters([topic])
         if any(queue.broker_name not in masters for queue in queues):
             return False
         try:

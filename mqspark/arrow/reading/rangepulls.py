@@ -163,16 +163,16 @@ def _pull_answers(task: ReadTask, address: str, wanted: QueueRange, opened: Open
                 raise
             what = "%s; pulling again, for %.0f s more (retryTimeout)"
             _outages.failed(broker, None, what, error, left_s)
-            puller.reset(_master_of(task, wanted.queue.broker_name))
+            puller.reset(_master_of(task, wanted.queue))
             time.sleep(min(_PAUSE_S, left_s))
 
 
-def _master_of(task: ReadTask, broker_name: str) -> str | None:
+def _master_of(task: ReadTask, queue: MessageQueue) -> str | None:
     """The address of the master after a failover; None if no name server knows one."""
     if not task.nameserver:
         return None
     with closing(BlockingClient(task.nameserver, credentials=task.signing.credentials())) as client:
-        return client.master_of(broker_name)
+        return client.master_of(queue.broker_name, queue.topic)
 
 
 class _Puller:
@@ -236,7 +236,7 @@ class _Puller:
     def _leave_replaced(self, address: str) -> None:
         """Raises ConnectionLost if another broker is the master now: one that is frozen or cut off ends no
         connection."""
-        master = _master_of(self._task, self._queue.broker_name)
+        master = _master_of(self._task, self._queue)
         if master is not None and master != address:
             raise ConnectionLost(address, f"it is silent, and {master} is the master now")
 
@@ -293,7 +293,7 @@ class _Puller:
         """Raises _MayBeElsewhere unless the broker that lacks this offset is the master."""
         if self._believes_replica:
             return
-        master = _master_of(self._task, self._queue.broker_name)
+        master = _master_of(self._task, self._queue)
         if master != self._address:
             where = f"{master} is the master" if master is not None else "its master is away"
             raise _MayBeElsewhere(

@@ -47,8 +47,8 @@ def test_requests_go_on_at_the_new_master(answer: Answer, monkeypatch: pytest.Mo
         began = time.monotonic()
         assert [int(offset) for offset in client.max_offsets(old.address, [QUEUE])] == [7]
         assert time.monotonic() - began < 20
-        assert client.master_of("b") == new.address
-        assert client.master_of("unknown") is None
+        assert client.master_of("b", "T") == new.address
+        assert client.master_of("unknown", "T") is None
         client.close()
 
 
