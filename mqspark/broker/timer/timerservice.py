@@ -80,7 +80,7 @@ _log = sparing(__name__)
 BATCH_MESSAGES = 16
 """Messages enqueued, and messages delivered, in one call of ``tick``: about a millisecond of work."""
 BUSY_MS = 50
-LOOK_AHEAD_MESSAGES = 256
+LOOK_AHEAD_MESSAGES = 128
 _READS_A_DELIVERY = 4
 """Chain records that can be read in the time that storing one message takes."""
 BLANK_SLOTS = 60

@@ -319,6 +319,7 @@ class TimerFiles:
             self.log.drop_before(min_position) + (unfinished.doomed if unfinished is not None else []),
             checkpoint,
             self.wheel.seal,
+            self.log.next_start(),
         )
         self._unfinished = job
         return job
@@ -336,9 +337,11 @@ class TimerFlush(PreparedJob):
         doomed: list[Path],
         checkpoint: TimerCheckpoint,
         seal: Seal,
+        next_start: int | None,
     ) -> None:
         self._owner = owner
         self._seal = seal
+        self._next_start = next_start
         self.log_paths = log_paths
         self.directory = directory
         self.pages = pages
@@ -374,12 +377,23 @@ class TimerFlush(PreparedJob):
         for path in self.doomed:
             files.remove(path)
             files.sync_directory(path.parent)  # one by one: the remaining files must have no gap
+        if self._next_start is not None:
+            self._make_ahead(self._next_start)
+
+    def _make_ahead(self, start: int) -> None:
+        try:
+            self._owner.log.make_ahead(start)
+        except OSError:
+            # What was to be saved is saved. The log makes the file when it gets there, and reports why it cannot.
+            self._next_start = None
 
     def done(self, error: BaseException | None = None) -> None:
         if error is not None:
             return
         self._owner._unfinished = None
         self._owner.checkpoint = self.checkpoint
+        if self._next_start is not None:
+            self._owner.log.is_made_ahead(self._next_start)
 
 
 def timer_damage(

@@ -58,6 +58,8 @@ NONE = -1
 Records = npt.NDArray[Any]
 
 _ALLOCATION_STEP = 256 << 10
+_NEAR_SHARE = 4
+"""The next file is made when less than this part of the last one is left."""
 _ZEROS = bytes(1 << 20)
 _READ_RECORDS = 1 << 16
 
@@ -94,6 +96,8 @@ class TimerLog:
         """(position, bytes), each inside one file."""
         self._unsynced: set[int] = set()
         self._is_new = False
+        self._made_ahead: int | None = None
+        """Start of the next file, which another thread has made."""
         self.position = 0
         """Position of the next record."""
 
@@ -111,6 +115,7 @@ class TimerLog:
         self._pending.clear()
         self._unsynced.clear()
         self._is_new = False
+        self._made_ahead = None
         self.position = self._allocated_end = 0
         self.remove_all()
 
@@ -165,13 +170,38 @@ class TimerLog:
     def _create(self, start: int) -> None:
         if not self._starts:
             self._files.make_directory(self._directory, durable=True)
+        if start != self._made_ahead:
+            self._make(start, 0)
+        self._made_ahead = None
+        self._starts.append(start)
+        self._is_new = True
+
+    def _make(self, start: int, allocated: int) -> None:
         fd = self._files.open(self._path(start), create=True)
         try:
             self._files.set_length(fd, self._file_bytes)
+            if allocated:
+                self._files.allocate(fd, 0, allocated)
         finally:
             self._files.close(fd)
-        self._starts.append(start)
-        self._is_new = True
+
+    def next_start(self) -> int | None:
+        """Start of the file that should be made ahead now; None while the last one has room."""
+        if not self._starts:
+            return None
+        start = self._starts[-1] + self._file_bytes
+        is_near = (start - self.position) * _NEAR_SHARE < self._file_bytes
+        return start if is_near and start != self._made_ahead else None
+
+    def make_ahead(self, start: int) -> None:
+        """Make a file that the log does not have yet. Any thread may do so: if the log gets there meanwhile, it makes
+        the same file. A start removes it if it is still unused. Raises OSError."""
+        self._make(start, min(_ALLOCATION_STEP, self._file_bytes))
+
+    def is_made_ahead(self, start: int) -> None:
+        """``make_ahead`` has succeeded."""
+        if self._starts and start == self._starts[-1] + self._file_bytes:
+            self._made_ahead = start
 
     def add(
         self,

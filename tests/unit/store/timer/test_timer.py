@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -512,3 +513,60 @@ def test_slots_take_the_memory_of_their_pages_alone() -> None:
         memory[at + 64] = 1
     pages = np.arange(0, WHEEL_BYTES, PAGE_BYTES)
     assert np.count_nonzero(are_resident(memoryview(memory), pages)) == -(-WHEEL_BYTES // (2 << 20))
+
+
+def test_the_next_file_of_the_log_is_made_before_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    log, first, second = files.log, tmp_path / "timerlog" / f"{0:020d}", tmp_path / "timerlog" / f"{1024:020d}"
+    add(log, 14)  # 19 records a file
+    complete([files.flush(TimerCheckpoint(1_700_000_000_000, log.position, 14, 14), 0)])
+    assert not second.exists()
+    add(log, 1)
+    complete([files.flush(TimerCheckpoint(1_700_000_000_000, log.position, 15, 15), 0)])
+    assert second.stat().st_size == 1024
+    assert log.files_from(0) == [0]
+    assert log.next_start() is None  # it is made once
+
+    def refuse(self: OsFiles, fd: int, length: int) -> None:
+        raise AssertionError("the log has made it again")
+
+    monkeypatch.setattr(OsFiles, "set_length", refuse)
+    add(log, 5)
+    assert log.files_from(0) == [0, 1024]
+    assert log.take_unsynced() == ([first, second], tmp_path / "timerlog")
+
+
+def test_an_unused_file_of_the_log_goes_at_a_start(tmp_path: Path) -> None:
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    positions = add(files.log, 18)
+    complete([files.flush(TimerCheckpoint(1_700_000_000_000, files.log.position, 18, 18), 0)])
+    second = tmp_path / "timerlog" / f"{1024:020d}"
+    assert second.exists()
+    again = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    again.load()
+    assert not second.exists()
+    assert again.log.position == positions[-1] + 52
+    add(again.log, 3)
+    assert second.exists()
+
+
+def test_a_next_file_that_cannot_be_made_fails_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
+    files.load()
+    add(files.log, 18)
+
+    def refuse(start: int) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(files.log, "make_ahead", refuse)
+    complete([files.flush(TimerCheckpoint(1_700_000_000_000, files.log.position, 18, 18), 0)])
+    assert files.checkpoint.queue_offset == 18
+    assert files.log.next_start() == 1024
+    add(files.log, 3)
+    assert files.log.files_from(0) == [0, 1024]
