@@ -26,6 +26,9 @@ would end in a collection."""
 NEVER = 0x7FFFFFFF
 """Threshold of the older generations."""
 
+LOADED_OBJECTS = 10_000
+"""Objects that may have survived since the start for a visit of them to take less than two milliseconds."""
+
 MORE_OBJECTS = 250_000
 """Objects that may always survive before all are visited again, however few were visited the last time."""
 MORE_BLOCKS = 1_000_000
@@ -94,9 +97,13 @@ class Collector:
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._is_loaded:
-            # What came right after the start, such as the console's pages, is part of the program, too.
+            # What came right after the start, such as the console's pages, is part of the program, too. Garbage among
+            # it would stay for ever, so it is collected before. More objects than these are of many clients: they
+            # are no part of the program, and would take too long.
             self._is_loaded = True
-            gc.freeze()
+            if self._survived <= LOADED_OBJECTS:
+                gc.collect()
+                gc.freeze()
         if self.must_visit_all(self._busy_share()):
             self.visit_all()
         self._handle = loop.call_later(CHECK_S, self._check, loop)

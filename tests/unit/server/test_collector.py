@@ -16,7 +16,7 @@ from mqspark.base.histogram import Histogram
 from mqspark.broker.config import BrokerConfig
 from mqspark.broker.tables.topics import Topic, Topics
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
-from mqspark_server.process.collector import YOUNG_OBJECTS, Collector
+from mqspark_server.process.collector import LOADED_OBJECTS, YOUNG_OBJECTS, Collector
 from tests.support.clocks import ManualClock
 
 OBJECTS = 50_000
@@ -168,12 +168,38 @@ def test_a_visit_of_all_leaves_out_the_program_and_what_was_loaded_after_the_sta
     before = len(gc.get_objects())
     with collecting() as (collector, loop):
         assert len(gc.get_objects()) < before // 10
-        pages = [Ring() for _ in range(OBJECTS)]
+        pages = [Ring() for _ in range(LOADED_OBJECTS // 4)]
+        gc.collect(0)
         loop.run_until_complete(asyncio.sleep(0.01))
-        assert len(gc.get_objects()) < OBJECTS
+        assert len(gc.get_objects()) < len(pages)
         collector.visit_all()
-        assert len(gc.get_objects()) < OBJECTS
-        assert len(pages) == OBJECTS
+        assert len(gc.get_objects()) < len(pages)
+
+
+def test_garbage_of_right_after_the_start_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.process.collector.CHECK_S", 0.001)
+    with collecting() as (_, loop):
+        ring = Ring()
+        found = weakref.ref(ring)
+        gc.collect(0)  # it goes to an older generation, and is garbage there
+        del ring
+        gc.collect(0)
+        assert found() is not None
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert found() is None
+
+
+def test_what_very_many_clients_have_brought_is_no_part_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqspark_server.process.collector.CHECK_S", 0.001)
+    with collecting() as (collector, loop):
+        clients = [Ring() for _ in range(OBJECTS)]
+        found = weakref.ref(clients[0])
+        loop.run_until_complete(asyncio.sleep(0.01))
+        assert len(gc.get_objects()) > OBJECTS
+        clients.clear()
+        assert found() is not None
+        collector.visit_all()
+        assert found() is None
 
 
 def test_a_loop_asks_again_and_again_whether_a_visit_is_due(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEV_PORT = 10911
 """RocketMQ's port of a broker."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _LARGEST_FROM_HEAP_BYTES = 32 << 20
 _KEPT_BYTES = 64 << 20
 """Freed memory that the heap keeps instead of returning it to the system."""
+_RETURNED_BYTES = 4 << 20
+"""Freed memory beyond that before some is returned: a quarter of a millisecond in the kernel. Without a bound it would
+be all that is kept, some four milliseconds, in whatever callback frees the last block."""
 
 
 SWITCH_S = 0.0005
@@ -328,7 +331,8 @@ def _keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_FROM_HEAP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES + _RETURNED_BYTES)
+        mallopt(_M_TOP_PAD, _KEPT_BYTES)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
