@@ -189,7 +189,9 @@ def test_garbage_of_right_after_the_start_is_not_kept_for_ever(monkeypatch: pyte
         assert found() is None
 
 
-def test_what_very_many_clients_have_brought_is_no_part_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_very_many_clients_have_brought_is_no_part_of_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("mqspark_server.process.collector.CHECK_S", 0.001)
     with collecting() as (collector, loop):
         clients = [Ring() for _ in range(OBJECTS)]

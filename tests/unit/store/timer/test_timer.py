@@ -520,7 +520,11 @@ def test_the_next_file_of_the_log_is_made_before_it_is_needed(
 ) -> None:
     files = TimerFiles(tmp_path, OsFiles(), precision_ms=1000, log_file_bytes=1024)
     files.load()
-    log, first, second = files.log, tmp_path / "timerlog" / f"{0:020d}", tmp_path / "timerlog" / f"{1024:020d}"
+    log, first, second = (
+        files.log,
+        tmp_path / "timerlog" / f"{0:020d}",
+        tmp_path / "timerlog" / f"{1024:020d}",
+    )
     add(log, 14)  # 19 records a file
     complete([files.flush(TimerCheckpoint(1_700_000_000_000, log.position, 14, 14), 0)])
     assert not second.exists()
