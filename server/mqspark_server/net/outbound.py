@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, cast
 
 from mqspark.base.logs import sparing
 from mqspark.client.remoting.credentials import bound
+from mqspark.client.remoting.dialing import opened
 from mqspark.errors import ConnectionLost, MQError, ProtocolError, RequestTimeout
 from mqspark.protocol.binding import Binder
 from mqspark.protocol.codes import CURRENT_VERSION, Language
@@ -82,20 +83,18 @@ class Dialing(NamedTuple):
         ``version`` are what requests say of their sender: a broker speaks to a name server as RocketMQ's broker does;
         ``as_error`` makes what ``submit`` fails with. Raises OSError, ValueError (no host) or RequestTimeout."""
         host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(
+                return await opened(
                     lambda: Outbound(
                         address, lost, self.signer, on_request, language, version, as_error, self.unread
                     ),
                     host.strip("[]"),
                     int(port),
-                    ssl=self.tls,
+                    self.tls,
                 )
         except TimeoutError:
             raise RequestTimeout(address, int(timeout_s * 1000)) from None
-        return protocol
 
 
 PLAIN = Dialing()

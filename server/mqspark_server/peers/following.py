@@ -22,6 +22,7 @@ from mqspark.broker.replication.loghealing import Healing
 from mqspark.broker.replication.metadata import Metadata, Request, TableRound, log_bounds
 from mqspark.broker.replication.tablenotices import is_table_notice
 from mqspark.broker.replication.term import Term
+from mqspark.client.remoting.dialing import opened
 from mqspark.errors import InvalidMessage, MQError, NotNow, ProtocolError
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
@@ -292,16 +293,9 @@ class Following:
         self._metadata.begin()
         if not self._metadata.is_fresh:
             self._tables_wanted.set()
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                _, connection = await loop.create_connection(
-                    lambda: _MasterConnection(self, first, proof),
-                    host,
-                    int(port),
-                    ssl=tls,
-                    server_hostname=host if tls is not None else None,
-                )
+                connection = await opened(lambda: _MasterConnection(self, first, proof), host, int(port), tls)
         except TimeoutError:
             self.follower.disconnected()
             raise ConnectionError(f"{address} does not answer") from None

@@ -16,6 +16,7 @@ import pytest
 from mqspark.client.remoting.blockingconnection import BlockingConnection
 from mqspark.client.remoting.dialing import connected, first_of
 from mqspark.client.remoting.remoting import Remoting
+from mqspark_server.net.outbound import PLAIN
 
 WAIT_S = 30.0
 NO_FAMILY = 99
@@ -114,5 +115,18 @@ def test_a_client_goes_on_to_the_next_address(resolved: Callable[[list[tuple[Any
             channel = await remoting.connect("mq.example:9876")
             assert channel.open
             await remoting.close()
+
+    asyncio.run(asyncio.wait_for(connect(), WAIT_S))
+
+
+def test_a_server_goes_on_to_the_next_address(resolved: Callable[[list[tuple[Any, ...]]], None]) -> None:
+    """As a broker whose name servers or controllers share a name."""
+
+    async def connect() -> None:
+        with silent() as nobody, listening() as port:
+            resolved([address(port, NO_FAMILY), address(nobody), address(port)])
+            connection = await PLAIN.connect("mq.example:9876", timeout_s=10.0)
+            assert connection.alive
+            connection.close()
 
     asyncio.run(asyncio.wait_for(connect(), WAIT_S))
