@@ -241,16 +241,14 @@ class AdminClient(Lifecycle):
     async def set_writable(self, broker_name: str, *, writable: bool) -> int:
         """Allow or forbid sends to the broker, at every name server; returns the number of its topics. While it is
         not writable, producers avoid the broker and consumers read what it still has."""
-        counts = []
-        for address in self.namesrv:
-            if writable:
-                header: Fields = AddWritePermOfBrokerRequestHeader(broker_name=broker_name)
-                response = await self._ask(address, RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
-                counts.append(response.ext.get("addTopicCount", "0"))
-            else:
-                header = WipeWritePermOfBrokerRequestHeader(broker_name=broker_name)
-                response = await self._ask(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
-                counts.append(response.ext.get("wipeTopicCount", "0"))
+        if writable:
+            header: Fields = AddWritePermOfBrokerRequestHeader(broker_name=broker_name)
+            answers = await self._ask_every_namesrv(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
+            counts = [answer.ext.get("addTopicCount", "0") for answer in answers]
+        else:
+            header = WipeWritePermOfBrokerRequestHeader(broker_name=broker_name)
+            answers = await self._ask_every_namesrv(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
+            counts = [answer.ext.get("wipeTopicCount", "0") for answer in answers]
         return max((parse_number(count) or 0 for count in counts), default=0)
 
     @property
@@ -367,14 +365,10 @@ class AdminClient(Lifecycle):
         """Delete the topic from all brokers (of ``cluster``), then from all name servers. A topic that does not exist
         is no error. Raises ConfigError for an unknown cluster."""
         for address in (await self._masters(cluster, None)).values():
-            header = DeleteTopicRequestHeader(topic=topic)
-            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        for address in self._instance.namesrv:
-            await self._ask(
-                address,
-                RequestCode.DELETE_TOPIC_IN_NAMESRV,
-                DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster),
-            )
+            at_broker = DeleteTopicRequestHeader(topic=topic)
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, at_broker)
+        header = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
+        await self._ask_every_namesrv(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def topic_list(self, *, cluster: str | None = None) -> list[str]:
         """All topics that the name server knows, or those of ``cluster``; system topics included."""
@@ -890,6 +884,18 @@ class AdminClient(Lifecycle):
 
     async def _namesrv_ask(self, code: int, header: Fields = None) -> Command:
         return await self._started().ask_namesrv(code, header, timeout_ms=self._timeout_ms)
+
+    async def _ask_every_namesrv(self, code: int, header: Fields) -> list[Command]:
+        """Change all name servers, and raise the first error afterwards: one that is away keeps no other from it."""
+        outcomes = await asyncio.gather(
+            *(self._ask(address, code, header) for address in self.namesrv), return_exceptions=True
+        )
+        answers: list[Command] = []
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+            answers.append(outcome)
+        return answers
 
     async def _masters(self, cluster: str | None, brokers: Collection[str] | None) -> dict[str, str]:
         """Broker name to address."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 import pytest
@@ -171,6 +172,25 @@ async def test_a_name_server_that_no_broker_reaches_hides_nothing_that_others_kn
             with pytest.raises(NoSuchTopic):  # within the time of a send, although one does not answer
                 await producer.send(Message.of("T", "x"), timeout_ms=3_000)
     assert empty[0].asked
+
+
+async def test_a_name_server_that_is_away_keeps_no_other_from_a_change() -> None:
+    def script(_: Command) -> Answer:
+        broker_data = {"brokerName": "a", "cluster": "c", "brokerAddrs": {"0": lively.address}}
+        return (
+            0,
+            {},
+            json.dumps({"brokerAddrTable": {"a": broker_data}, "clusterAddrTable": {"c": ["a"]}}).encode(),
+        )
+
+    lively = Scripted(script)
+    async with lively.serving(), AdminClient(["127.0.0.1:1", lively.address]) as admin:
+        with pytest.raises(ConnectionLost):
+            await admin.set_writable("a", writable=False)
+        with pytest.raises(ConnectionLost):
+            await admin.delete_topic("T")
+    changes = {RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV}
+    assert changes <= set(lively.codes())
 
 
 async def test_without_a_name_server_the_error_names_the_last_one_asked() -> None:
