@@ -56,6 +56,20 @@ class Flaw(NamedTuple):
         return f"field {self.field}: {self.problem}" if self.field else self.problem
 
 
+TOO_MUCH_TOGETHER = "the bodies of its batch up to this one take too long to check: send smaller batches"
+
+
+class Effort:
+    """What it may still cost to check the bodies of a batch, as a part of what one body may."""
+
+    __slots__ = ("left", "unseen")
+
+    def __init__(self) -> None:
+        self.left = 1.0
+        self.unseen = 1.0
+        """The same of bodies that are not looked at for what they cost, but judged by their bytes."""
+
+
 Check = Callable[[bytes | memoryview], Flaw | None]
 """Whether a payload, without its prefix, fits. It is fast when it does."""
 
@@ -120,10 +134,14 @@ class Schema(ABC):
 
         Raises InvalidSchema if there is no such message, and if the schema is one that no payload is checked by."""
 
+    def batch_check(self, effort: Effort, indexes: Sequence[int] = ()) -> Check:
+        """``check`` for bodies of one batch, whatever their schemas."""
+        return self.check(indexes)
+
     def fits_all(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
         """Whether many bodies begin with ``head``, and what follows fits. False may mean that this cannot be said at
         once: then ``check`` says it of each. Not for Protobuf."""
-        check, start = self.check(), len(head)
+        check, start = self.batch_check(Effort()), len(head)
         return all(body[:start] == head and check(body[start:]) is None for body in bodies)
 
     @abstractmethod

@@ -22,7 +22,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.batchitems import split_batch
 from mqspark.record.compression import decompress
-from mqspark.schemas.parsedschema import JSON, PROTOBUF, Flaw, Schema
+from mqspark.schemas.parsedschema import JSON, PROTOBUF, Check, Effort, Flaw, Schema
 from mqspark.schemas.schemaprefix import PREFIX_BYTES, Prefix, decode_prefix
 from mqspark.store.config import StoreConfig
 
@@ -54,6 +54,22 @@ def subject_of(topic: str) -> str:
     return f"{topic}-value"
 
 
+class _Checks:
+    """Those of bodies that are looked at together: these may take as long as one."""
+
+    def __init__(self, count: int) -> None:
+        self._effort = Effort() if count > 1 else None
+        self._last: tuple[Schema, tuple[int, ...], Check] | None = None
+
+    def of(self, schema: Schema, indexes: tuple[int, ...]) -> Check:
+        if self._effort is None:
+            return schema.check(indexes)
+        last = self._last
+        if last is None or last[0] is not schema or last[1] != indexes:
+            last = self._last = schema, indexes, schema.batch_check(self._effort, indexes)
+        return last[2]
+
+
 class SchemaGuard:
     def __init__(self, stats: Stats, config: StoreConfig) -> None:
         self.schemas: Schemas | None = None
@@ -79,8 +95,9 @@ class SchemaGuard:
         try:
             if not sys_flag & COMPRESSED and self._fit_together(schemas, topic.name, bodies):
                 return None
+            checks = _Checks(len(bodies))
             for at, body in enumerate(bodies):
-                if self._flaw(schemas, topic.name, body, sys_flag) is not None:
+                if self._flaw(schemas, topic.name, body, sys_flag, checks) is not None:
                     return at
         except Refusal:
             return at
@@ -141,8 +158,9 @@ class SchemaGuard:
             return None
         first: tuple[int, Flaw] | None = None
         count = 0
+        checks = _Checks(len(bodies))
         for index, body in enumerate(bodies):
-            flaw = self._flaw(schemas, topic, body, sys_flag)
+            flaw = self._flaw(schemas, topic, body, sys_flag, checks)
             if flaw is not None:
                 count += 1
                 first = first or (index, flaw)
@@ -159,7 +177,9 @@ class SchemaGuard:
             return False
         return found.fits_all(bodies, b"" if prefix is None else head)
 
-    def _flaw(self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int) -> Flaw | None:
+    def _flaw(
+        self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int, checks: _Checks
+    ) -> Flaw | None:
         try:
             if sys_flag & COMPRESSED:
                 body = decompress(body, sys_flag >> 8 & 7, self._config.max_message_size)
@@ -169,8 +189,8 @@ class SchemaGuard:
                 return found
             prefix = decode_prefix(body, indexed=found.kind == PROTOBUF)
             if prefix is None:
-                return found.check()(body)
-            return found.check(prefix.indexes)(body[prefix.payload_at :])
+                return checks.of(found, ())(body)
+            return checks.of(found, prefix.indexes)(body[prefix.payload_at :])
         except (InvalidMessage, InvalidSchema, ValueError) as error:
             return Flaw("", str(error))
 

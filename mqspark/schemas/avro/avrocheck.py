@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from mqspark.errors import SchemaTooLarge
 from mqspark.schemas.avro.avrotypes import AvroType, all_types
-from mqspark.schemas.parsedschema import AVRO, ENDS_EARLY, Check, Flaw
+from mqspark.schemas.parsedschema import AVRO, ENDS_EARLY, TOO_MUCH_TOGETHER, Check, Effort, Flaw
 
 MAX_NESTING = 100
 """Values of a recursive type inside each other; Protobuf has the same limit."""
@@ -42,8 +42,8 @@ class _ValueMisfit(Exception):
         """The innermost step first."""
 
 
-def payload_check(root: AvroType) -> Check:
-    """Raises SchemaTooLarge."""
+def payload_checks(root: AvroType) -> tuple[Check, Callable[[Effort], Check]]:
+    """The check of single payloads, and what makes one for the payloads of a batch. Raises SchemaTooLarge."""
     if _longest_chain(root) > MAX_CHAIN:
         raise SchemaTooLarge("records inside each other by their names", MAX_CHAIN, kind=AVRO)
     walks = _AvroCheckWalks(_recursive_records(root))
@@ -51,9 +51,12 @@ def payload_check(root: AvroType) -> Check:
     visits = walks.visits_of(root)
 
     def check(payload: bytes | memoryview) -> Flaw | None:
+        walks.counts.begin(MAX_VISITS)
+        return checked(payload)
+
+    def checked(payload: bytes | memoryview) -> Flaw | None:
         data = bytes(payload)
         walks.nesting.clear()
-        walks.counts.begin()
         try:
             walks.counts.visit(visits)
             end = walk(data, 0)
@@ -67,15 +70,30 @@ def payload_check(root: AvroType) -> Check:
             return None
         return Flaw("", f"the value ends {len(data) - end} bytes before the payload")
 
-    return check
+    def of_batch(effort: Effort) -> Check:
+        def check_next(payload: bytes | memoryview) -> Flaw | None:
+            if effort.left < 0:
+                return Flaw("", TOO_MUCH_TOGETHER)
+            most = int(effort.left * MAX_VISITS)
+            walks.counts.begin(most)
+            flaw = checked(payload)
+            effort.left -= (most - walks.counts.visits_left) / MAX_VISITS
+            return Flaw("", TOO_MUCH_TOGETHER) if effort.left < 0 and most < MAX_VISITS else flaw
+
+        return check_next
+
+    return check, of_batch
 
 
 class _Counts:
     """How many values a payload may still have."""
 
-    def begin(self) -> None:
+    def __init__(self) -> None:
+        self.begin(MAX_VISITS)
+
+    def begin(self, visits: int) -> None:
         self._empties = MAX_EMPTY_VALUES
-        self._visits = MAX_VISITS
+        self.visits_left = visits
 
     def take_empties(self, count: int) -> None:
         self._empties -= count
@@ -83,8 +101,8 @@ class _Counts:
             raise _ValueMisfit(f"there are more than {MAX_EMPTY_VALUES} values of no bytes")
 
     def visit(self, count: int) -> None:
-        self._visits -= count
-        if self._visits < 0:
+        self.visits_left -= count
+        if self.visits_left < 0:
             raise _ValueMisfit(f"there are more than {MAX_VISITS} values")
 
 

@@ -12,12 +12,21 @@ from functools import cached_property
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.avro.avrocheck import payload_check
+from mqspark.schemas.avro.avrocheck import payload_checks
 from mqspark.schemas.avro.avrocompat import Resolution
 from mqspark.schemas.avro.avrodefaults import AvroDefaults
 from mqspark.schemas.avro.avrotypes import NAMED, PRIMITIVES, AvroField, AvroType, all_types
 from mqspark.schemas.jsontexts import check_nesting, compact, json_document
-from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_NAME_LENGTH, MAX_NODES, Check, Needed, Schema
+from mqspark.schemas.parsedschema import (
+    AVRO,
+    MAX_DEPTH,
+    MAX_NAME_LENGTH,
+    MAX_NODES,
+    Check,
+    Effort,
+    Needed,
+    Schema,
+)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MAX_NAME = 1_000
@@ -44,7 +53,7 @@ class AvroSchema(Schema):
         self._of_others = frozenset(self.names)
         try:
             self.root = _AvroSchemaReader(self.names).read(_decoded(text))
-            self._check = payload_check(self.root)
+            self._check, self._batch_check = payload_checks(self.root)
         except RecursionError:
             raise SchemaTooLarge("types inside each other by their names", MAX_DEPTH, kind=AVRO) from None
 
@@ -65,6 +74,10 @@ class AvroSchema(Schema):
         if indexes:
             raise InvalidSchema("an Avro schema has no indexes of messages", kind=AVRO)
         return self._check
+
+    def batch_check(self, effort: Effort, indexes: Sequence[int] = ()) -> Check:
+        self.check(indexes)
+        return self._batch_check(effort)
 
     def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:
         if not isinstance(writer, AvroSchema):

@@ -8,7 +8,7 @@ one with lookaround or back-references gives up after ``MAX_BACKTRACKS`` steps, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,16 @@ from mqspark.schemas.jsonschema.jsonreferences import Documents
 from mqspark.schemas.jsonschema.jsonshortcut import lines_of
 from mqspark.schemas.jsonschema.jsonwork import MAX_PAYLOAD_DEPTH, PayloadWork, payload_work
 from mqspark.schemas.jsontexts import compact, json_document, levels_of
-from mqspark.schemas.parsedschema import JSON, Check, Flaw, Needed, Schema, needs_extra
+from mqspark.schemas.parsedschema import (
+    JSON,
+    TOO_MUCH_TOGETHER,
+    Check,
+    Effort,
+    Flaw,
+    Needed,
+    Schema,
+    needs_extra,
+)
 
 if TYPE_CHECKING:
     from mqspark.schemas.jsonschema.jsonalike import Alike
@@ -58,7 +67,7 @@ class JsonSchema(Schema):
         }
         self.documents = Documents(self.document, others)
         work = payload_work(self.document, self.documents)
-        self._check = _payload_check(self._validator(), work)
+        self._check, self._batch_check = _payload_checks(self._validator(), work)
         self._lines = lines_of(self.document, self.documents)
         self._alike: Alike | None = None
 
@@ -74,6 +83,10 @@ class JsonSchema(Schema):
         if indexes:
             raise InvalidSchema("a JSON schema has no indexes of messages", kind=JSON)
         return self._check
+
+    def batch_check(self, effort: Effort, indexes: Sequence[int] = ()) -> Check:
+        self.check(indexes)
+        return self._batch_check(effort)
 
     def fits_all(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
         if self._alike is None:
@@ -104,7 +117,8 @@ class JsonSchema(Schema):
             raise InvalidSchema(_shortened(problem), kind=JSON, where=where[:_SHOWN]) from None
 
 
-def _payload_check(validator: Any, work: PayloadWork) -> Check:
+def _payload_checks(validator: Any, work: PayloadWork) -> tuple[Check, Callable[[Effort], Check]]:
+    """The check of single payloads, and what makes one for the payloads of a batch."""
     is_valid = validator.is_valid
     small = MAX_WORK // work.at_one_value
     shallow = 2 * work.depth if work.depth < MAX_PAYLOAD_DEPTH else MAX_WORK
@@ -113,8 +127,10 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
     """One of so many bytes is not looked at before it is checked."""
     if work.unique:
         unseen = min(unseen, _MAX_ALIKE_BYTES)
+    cheap = max(1, min(small, int(MAX_WORK / max(1, work.prices.most))))
+    """Payloads of so many bytes together take no longer than one may."""
 
-    def check(payload: bytes | memoryview) -> Flaw | None:
+    def check(payload: bytes | memoryview, effort: Effort | None = None) -> Flaw | None:
         try:
             value = decode_json(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -124,12 +140,27 @@ def _payload_check(validator: Any, work: PayloadWork) -> Check:
         size = len(payload)
         if size > unseen and (flaw := _too_much(value, size, work)) is not None:
             return flaw
+        if effort is not None:
+            effort.unseen -= size / cheap
+            if effort.unseen < 0:
+                effort.left -= _cost(value, size, work) / MAX_WORK
+                if effort.left < 0:
+                    return Flaw("", TOO_MUCH_TOGETHER)
         try:
             return None if is_valid(value) else _first_flaw(validator, value, size, work)
         except ValueError as error:  # it goes down some 250 values
             return Flaw("", f"the payload cannot be checked: {error}")
 
-    return check
+    def of_batch(effort: Effort) -> Check:
+        return lambda payload: check(payload, effort)
+
+    return check, of_batch
+
+
+def _cost(value: Any, size: int, work: PayloadWork) -> float:
+    count = sum(map(len, levels_of(value)))
+    comparing = _comparing(value, size) * work.unique if work.unique else 0
+    return size + count * work.at_one_value + work.prices.of(value) + comparing
 
 
 def _first_flaw(validator: Any, value: Any, size: int, work: PayloadWork) -> Flaw:

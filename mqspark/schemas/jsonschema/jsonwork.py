@@ -103,6 +103,8 @@ def payload_work(root: Any, documents: Documents) -> PayloadWork:
     nodes = numbered.nodes
 
     def most_at_one(own: Sequence[int]) -> int:
+        if not any(own):
+            return 0
         return max(_at_depths(applied, order, own, depth, _NO_LIMIT))
 
     most = Costly(*map(most_at_one, zip(*(each.costly for each in applied), strict=True)))

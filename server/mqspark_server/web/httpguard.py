@@ -34,6 +34,8 @@ from mqspark_server.web.pacedhttp import Backlog, PacedFlow, PacedParser
 HEAD_S = 10.0
 HEAD_BYTES = 64 << 10
 """The head of a request that comes in several reads: a place in 1,000 queues makes an address of 32 KiB."""
+MAX_QUERY_FIELDS = 2_048
+"""The most of an address: each that a route does not know is looked at several times. A form has as many."""
 IDLE_S = 30.0
 """Longer than uvicorn's keep-alive: a connection still open then does not read its answer."""
 BODY_S = 30.0
@@ -84,18 +86,12 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = self.problem(scope)
-        if problem is None:
+        if problem is not None:
+            await _refuse(send, 403, b"Forbidden", problem)
+        elif scope.get("query_string", b"").count(b"&") >= MAX_QUERY_FIELDS:
+            await _refuse(send, 414, b"URI Too Long", f"an address has at most {MAX_QUERY_FIELDS} fields")
+        else:
             await self._app(scope, receive, send)
-            return
-        title = b'"type":"about:blank","title":"Forbidden","status":403'
-        body = b'{%b,"detail":"%b"}' % (title, problem.encode())
-        headers = [
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
-        await send({"type": "http.response.start", "status": 403, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
 
     def problem(self, scope: Scope) -> str | None:
         """Why the request is refused, or None. The texts are fixed and contain nothing from the peer."""
@@ -123,6 +119,21 @@ class Guarded:
             or host in self._hosts
             or (server is not None and host == host_of(bracketed(server[0])))
         )
+
+
+async def _refuse(send: Send, status: int, title: bytes, problem: str) -> None:
+    body = b'{"type":"about:blank","title":"%b","status":%d,"detail":"%b"}' % (
+        title,
+        status,
+        problem.encode(),
+    )
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 class GuardedProtocol(H11Protocol):

@@ -13,7 +13,7 @@ import pytest
 from mqspark.errors import SchemaTooLarge
 from mqspark.schemas.avro.avrocheck import MAX_VISITS
 from mqspark.schemas.jsonschema.jsonwork import MAX_AT_ONE_VALUE
-from mqspark.schemas.parsedschema import AVRO, JSON, PROTOBUF, Check
+from mqspark.schemas.parsedschema import AVRO, JSON, PROTOBUF, TOO_MUCH_TOGETHER, Check, Effort, Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protocheck import MAX_MESSAGES
 
@@ -196,3 +196,43 @@ def test_numbers_that_are_packed_are_whole() -> None:
     ):
         found = check(b"\x0a" + bytes([len(packed)]) + packed)
         assert (None if found is None else str(found)) == flaw
+
+
+def costly_schemas() -> list[tuple[Schema, bytes]]:
+    """Each with a payload that takes a twentieth of the time that one may take."""
+    choices = {"items": {"oneOf": [{"properties": {"k": {"const": n}}} for n in range(900)]}}
+    deep: Any = "boolean"
+    for level in range(50):
+        deep = record(level, deep)
+    rows = {"type": "array", "items": deep}
+    few = MAX_VISITS // 51 // 20
+    return [
+        (parse(JSON, json.dumps(choices)), many('{"k":5}', 500)),
+        (parse(AVRO, json.dumps(rows)), whole(few) + bytes(few) + b"\0"),
+    ]
+
+
+def test_bodies_of_a_batch_take_as_long_together_as_one_may() -> None:
+    """Each of a thousand could take as long as one."""
+    for schema, payload in costly_schemas():
+        alone = schema.check()
+        assert [alone(payload) for _ in range(50)] == [None] * 50
+        together = schema.batch_check(Effort())
+        flaws = [str(together(payload)) for _ in range(50)]
+        assert flaws[:15] == ["None"] * 15
+        assert TOO_MUCH_TOGETHER in flaws[-1]
+
+
+def test_other_schemas_in_the_batch_have_no_effort_of_their_own() -> None:
+    effort = Effort()
+    (of_json, document), (of_avro, values) = costly_schemas()
+    assert [of_avro.batch_check(effort)(values) for _ in range(19)] == [None] * 19
+    flaws = [str(of_json.batch_check(effort)(document)) for _ in range(30)]
+    assert TOO_MUCH_TOGETHER in flaws[-1]
+
+
+def test_many_small_bodies_are_no_effort() -> None:
+    pattern = {"properties": {"a": {"pattern": r"^(?=a)\w+$"}, "b": {"uniqueItems": True}}}
+    together = parse(JSON, json.dumps(pattern)).batch_check(Effort())
+    body = json.dumps({"a": "ab", "b": [1, 2.5, 3], "more": "x" * 1_000}).encode()
+    assert [together(body) for _ in range(4_000)] == [None] * 4_000

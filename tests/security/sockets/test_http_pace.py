@@ -11,6 +11,7 @@ import pytest
 
 from mqspark.testing import Broker
 from mqspark_server.web import pacedhttp
+from mqspark_server.web.httpguard import MAX_QUERY_FIELDS
 from mqspark_server.web.pacedhttp import EVENTS, MAX_LINES
 from tests.security.sockets.test_http import address, raw
 
@@ -90,3 +91,12 @@ def test_many_lines_are_refused_and_some_are_read(broker: Broker, place: str) ->
         else:
             request = HEAD + CLOSING + b"\r\n" + body + lines + b"\r\n"
         assert status in raw(broker, request).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/topics", "/console/topics", "/health/live", "/subjects"])
+def test_an_address_of_very_many_fields_is_refused_before_they_are_read(broker: Broker, path: str) -> None:
+    for count, is_read in ((MAX_QUERY_FIELDS, True), (MAX_QUERY_FIELDS + 1, False), (30_000, False)):
+        fields = "&".join(["a"] * count)
+        request = f"GET {path}?{fields} HTTP/1.1\r\nHost: localhost\r\n".encode() + CLOSING + b"\r\n"
+        status = raw(broker, request).split(b" ")[1]
+        assert (status != b"414") is is_read
