@@ -23,6 +23,7 @@ from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import CERTIFICATE_NAME, Core, Session, Take
 from mqspark_server.net.guards import CONNECTION_S, LINGER_S, GuardHost
 from mqspark_server.net.lateness import Lateness
+from mqspark_server.net.lonereads import LoneReads
 from mqspark_server.net.servedconnection import ServedConnection
 from mqspark_server.net.tlsgate import TlsGate
 
@@ -77,8 +78,8 @@ class ConnectionHost(GuardHost["RemotingConnection"], Protocol):
 
 class RemotingConnection(ServedConnection[ConnectionHost]):
     __slots__ = (
-        "_fast", "_gate", "_iteration", "_parser", "_session", "_unread", "_until", "_waiting",
-        "_waiting_bytes",
+        "_fast", "_gate", "_iteration", "_lone_reads", "_parser", "_session", "_unread", "_until",
+        "_waiting", "_waiting_bytes",
     )  # fmt: skip
 
     logger = log
@@ -95,6 +96,8 @@ class RemotingConnection(ServedConnection[ConnectionHost]):
             self._gate = TlsGate(server.tls, server.handshakes, self)
         self._waiting: deque[Command] = deque()
         self._waiting_bytes = 0
+        self._lone_reads: LoneReads | None = None
+        """None: the peer is on another machine."""
         self._iteration = -1
         self._until = 0.0
         """The time up to which commands are handled in this iteration."""
@@ -105,6 +108,8 @@ class RemotingConnection(ServedConnection[ConnectionHost]):
         self._session = self._host.open_session(self, self.address, self._fast)
         self._session.local = endpoint(transport.get_extra_info("sockname"))
         self._session.room = self._unread.high_water_bytes
+        if self._session.local.rpartition(":")[0] == self._session.peer.rpartition(":")[0]:
+            self._lone_reads = LoneReads()
 
     def data_received(self, data: bytes) -> None:
         if self._gate is not None and self._session is not None:
@@ -129,6 +134,8 @@ class RemotingConnection(ServedConnection[ConnectionHost]):
             return
         before, size = 0, len(whole)
         if was_last and not server.scheduled and size < AT_ONCE_BYTES and self._gate is None:
+            if self._lone_reads is not None:
+                self._lone_reads.note(size, now)
             at = self._take_at_once(take, session, whole)
         else:
             at = self._take(take, session, whole, 0)

@@ -9,6 +9,7 @@ import pytest
 from mqspark.protocol.command import encode_request, encode_response
 from mqspark.protocol.connection import Connection
 from mqspark.protocol.session import Session
+from mqspark_server.net.lonereads import LoneReads
 from tests.integration.servers.test_server_tcp import ECHO, EchoCore, serving
 from tests.support.waiting import eventually_async
 
@@ -128,3 +129,24 @@ async def test_a_connection_that_alone_sends_has_its_turns_at_once(caplog: pytes
         first.data_received(frame(TAKEN))
         answers = [await harness.clients[0].next() for _ in range(9)]
         assert {bytes(each.body) for each in answers} == {b"x"}
+
+
+@pytest.mark.parametrize(("source", "is_noted"), [("127.0.0.1", True), ("127.0.0.2", False)])
+async def test_reads_of_a_peer_on_this_machine_are_looked_at(
+    source: str, is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(LoneReads, "note", lambda lone, size, now: sizes.append(size))
+    core = TakingCore()
+    async with serving(core, take=core.take) as harness:
+        reader, writer = await asyncio.open_connection("127.0.0.1", harness.port, local_addr=(source, 0))
+        try:
+            for number, code in enumerate((0, TAKEN, TAKEN)):
+                frame = encode_request(code, number, None, b"x")
+                writer.write(frame)
+                answer = await reader.readexactly(4)
+                await reader.readexactly(int.from_bytes(answer))
+        finally:
+            writer.close()
+        assert core.taken == 2
+        assert sizes == ([len(frame)] * 2 if is_noted else [])
