@@ -96,6 +96,8 @@ _I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
 _BINARY_HEAD = struct.Struct(">5xi4xi")
 """Opaque and length of the remark."""
 _OPAQUE_PLACE = (5, 9)
+binary_opaque = struct.Struct(">5xi").unpack_from
+"""``binary_opaque(data, start)`` is a tuple of the opaque of the binary header there."""
 
 
 class Head(NamedTuple):
@@ -129,8 +131,8 @@ _Typed = tuple[Callable[[], Header], tuple[tuple[str, int, Convert], ...]]
 class HeaderLayout:
     __slots__ = (
         "_constant", "_ext", "_fields", "_least_opaque", "_opaque_at", "_stamp", "_texts", "_typed", "_words",
-        "around_key", "bytes", "constants", "constants_of", "in_vain", "is_used", "new_command", "plan",
-        "values_of", "word_opaque",
+        "are_words", "around_key", "bytes", "constants", "constants_of", "in_vain", "is_used", "new_command",
+        "plan", "values_of", "word_opaque",
     )  # fmt: skip
 
     def __init__(
@@ -157,16 +159,16 @@ class HeaderLayout:
         self._ext = None if ext is None else dict(ext)
         self._constant = head, {**(ext or {}), **dict.fromkeys([each.name for each, _ in self._fields], "")}
         self.around_key = around_key
-        self._opaque_at, self._least_opaque = None, 0
+        self._opaque_at, self._least_opaque = None, -MAX_OPAQUE - 1
         if is_json:
             self._opaque_at, digits = index[opaque], opaque[1] - opaque[0]
             self._least_opaque = 10 ** (digits - 1) if digits > 1 else 0
         self._texts = tuple([(each.text, at) for each, at in self._fields if not each.is_word])
-        self.word_opaque: tuple[int, int] | None = None
-        """Index and least value of the opaque of a JSON header that has nothing but words: ``opaque`` then asks no more
-        than ``b"".join(values).isalnum()`` and whether the number is in its range."""
-        if self._opaque_at is not None and not self._texts and self._stamp is None:
-            self.word_opaque = self._opaque_at, self._least_opaque
+        self.are_words = not self._texts and self._stamp is None
+        """Whether the values are nothing but words: ``opaque`` then asks no more than ``b"".join(values).isalnum()``
+        and whether the number is in its range."""
+        self.word_opaque = self._opaque_at, self._least_opaque
+        """Index and least value of the opaque; of a binary header (``binary_opaque``) the index is None."""
         words = [*{*range(len(places))} - {at for _, at in self._texts}]
         # An itemgetter of one index returns no tuple.
         self._words = itemgetter(*words, words[-1]) if self._texts and words else None
@@ -209,7 +211,7 @@ class HeaderLayout:
         at = self._opaque_at
         opaque: int
         if at is None:
-            (opaque,) = _I32.unpack_from(data, start + _OPAQUE_PLACE[0])
+            (opaque,) = binary_opaque(data, start)
             return opaque
         try:
             opaque = int(values[at])

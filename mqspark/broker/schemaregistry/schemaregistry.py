@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -68,6 +69,7 @@ from mqspark.store.disk.savedtables import SavedTable
 from mqspark.store.messages.fetch import GetStatus
 
 _log = sparing(__name__)
+_topic_of: Callable[[tuple[str, int, int]], str] = itemgetter(0)
 
 Done = Callable[[Any, Exception | None], None]
 Compute = Callable[[Callable[[], Any], Done], None]
@@ -159,10 +161,8 @@ class SchemaRegistry:
         return (((SCHEMAS_TOPIC,), self._arrived),)
 
     def _arrived(self, arrivals: Sequence[tuple[str, int, int]]) -> None:
-        for topic, _, _ in arrivals:
-            if topic == SCHEMAS_TOPIC:
-                self._go_on()
-                return
+        if SCHEMAS_TOPIC in map(_topic_of, arrivals):
+            self._go_on()
 
     def tick(self) -> int:
         oldest_ms = self._now_ms() - CHANGE_WAITS_MS

@@ -24,13 +24,12 @@ from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import PREFIX, PREFIX_BYTES, Command, SentFrames
 from mqspark.protocol.connection import LARGE_BODY_BYTES
-from mqspark.protocol.layouts import MAX_OPAQUE, HeaderLayout, Values
+from mqspark.protocol.layouts import MAX_OPAQUE, HeaderLayout, Values, binary_opaque
 from mqspark.protocol.session import Session
 from mqspark.store.messages.append import PlainForm, PlainMessage
 
 _SEND_MESSAGE_V2 = int(RequestCode.SEND_MESSAGE_V2)
 _NONE: tuple[HeaderLayout, ...] = ()
-_NOT_WORDS: tuple[None, int] = (None, 0)
 
 
 class SendPlan(Struct, frozen=True, gc=False):
@@ -156,8 +155,8 @@ class SendRuns:
                 last, last_meta, layout.is_used = plan, meta, True
                 constants_of, constants = layout.constants_of, layout.constants
                 values_of, values_of_plan = layout.values_of, plan.values
-                opaque_at, least_opaque = layout.word_opaque or _NOT_WORDS
-                opaque_of = layout.opaque
+                opaque_at, least_opaque = layout.word_opaque
+                are_words, opaque_of = layout.are_words, layout.opaque
                 topic, form = plan.topic, plan.form
                 are_checked = are_checked or topic.validation is not None
             values = values_of(data, start)
@@ -166,14 +165,16 @@ class SendRuns:
                 queue_id = int(number)
                 if born != last_born:  # many are of one millisecond
                     last_born, born_ms = born, int(born)
-                if opaque_at is None:
+                if not are_words:
                     opaque = opaque_of(data, start, values)
-                    if opaque is None:
-                        break
+                elif not b"".join(values).isalnum():
+                    break
+                elif opaque_at is None:
+                    (opaque,) = binary_opaque(data, start)
                 else:
                     opaque = int(values[opaque_at])
-                    if not least_opaque <= opaque <= MAX_OPAQUE or not b"".join(values).isalnum():
-                        break
+                if opaque is None or not least_opaque <= opaque <= MAX_OPAQUE:
+                    break
             except ValueError:  # letters
                 break
             if queue_id >= topic.queue_limit:

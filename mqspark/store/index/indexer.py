@@ -91,7 +91,6 @@ class Indexer:
     ) -> None:
         self._log = log
         self._window = LogWindow(log, window_bytes)
-        self._window_bytes = window_bytes
         self._bounds = bounds
         self._records = StagePace(_FIRST_RECORDS, bounds.records, bounds.stage_s)
         self._keys = StagePace(_FIRST_KEYS, bounds.keys, bounds.stage_s)
@@ -108,6 +107,8 @@ class Indexer:
         self._is_slots_job_due = False
         self._slice_bytes = min(_STEP_BYTES // 4, window_bytes)
         """The log of the next slice, by the records of the last one; the first is careful."""
+        self._known_bytes = 0
+        """The log of as many records as a stage adds the keys of, while these are known."""
         self._stages: Generator[None, None, None] | None = None
         """The slice that begins at the index's position, after its first stage; None before."""
         self._index = index
@@ -200,7 +201,7 @@ class Indexer:
 
     @property
     def _collected_bytes(self) -> int:
-        return max(self._slice_bytes, _STEP_BYTES)
+        return max(self._slice_bytes, self._known_bytes, _STEP_BYTES)
 
     def _collect_from(self, end: int) -> None:
         self.next_end = end + self._collected_bytes
@@ -260,8 +261,10 @@ class Indexer:
         if not records:
             return False
         self._stages = None
-        self._slice_bytes = min(self._slice_bytes, _STEP_BYTES)  # fewer are collected: these cost little
+        self._slice_bytes = min(self._slice_bytes, _STEP_BYTES)
+        record_bytes = (position - row.start) // records
         self._put(keys, position, began_s)
+        self._known_bytes = min(record_bytes * self._keys.size, self._window.window_bytes)
         row.forget(records, position)
         return True
 
@@ -380,6 +383,7 @@ class Indexer:
         """The stages of a slice from the index's position on. The log before ``end`` does not change meanwhile; when
         it is cut nevertheless, the slice is dropped (``cut``)."""
         index, start, pace = self._index, segment.start, self._records
+        self._known_bytes = 0
         began_s = perf_counter()
         limit = min(end, index.position + self._slice_bytes)
         run = self._window.read_run(segment, index.position, limit, verify_crc=False, min_records=1)
@@ -403,7 +407,7 @@ class Indexer:
             began_s = perf_counter()
         pace.note(count, longest_s)
         most = pace.size if count == whole else min(pace.size, 2 * count)
-        self._slice_bytes = min(record_bytes * most, self._window_bytes)
+        self._slice_bytes = min(record_bytes * most, self._window.window_bytes)
         low = 0
         while len(keys.positions) - low > (most := self._keys_at_once(began_s)):
             # Whole records, so that the index has all keys of what is before its position and no others.

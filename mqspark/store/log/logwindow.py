@@ -23,7 +23,7 @@ class LogWindow:
 
     def __init__(self, log: CommitLog, window_bytes: int = WINDOW_BYTES) -> None:
         self._log = log
-        self._window_bytes = window_bytes
+        self.window_bytes = window_bytes
         self._buffer = memoryview(bytearray())
         self._start = self._end = 0
         """Log positions of the window."""
@@ -66,13 +66,13 @@ class LogWindow:
             self._end = position  # the rest is too short: continue with a copy that begins there
 
     def _fill(self, segment: Segment, position: int, limit: int) -> None:
-        size = min(limit - position, self._window_bytes)
+        size = min(limit - position, self.window_bytes)
         if len(self._buffer) < size:
             # glibc keeps as much free memory as the largest freed block. This block, of which no page is
             # touched, sets that size; without it the columns of every run would be returned to the kernel and
             # zeroed again.
             del self._buffer
-            np.empty(self._window_bytes, np.uint8)
+            np.empty(self.window_bytes, np.uint8)
             self._buffer = np.empty(size, np.uint8).data
         self._start = position
         self._end = position + self._log.read_into(segment, self._buffer[:size], position)

@@ -12,7 +12,7 @@ import pytest
 from mqspark.base.config import INT64_MAX
 from mqspark.errors import DiskFull
 from mqspark.store import MessageStore
-from mqspark.store.index import aheadkeys
+from mqspark.store.index import aheadkeys, indexer
 from mqspark.store.index.aheadkeys import AheadKeys, KeyForm
 from mqspark.store.index.indexfile import IndexFile
 from mqspark.store.log import logwindow
@@ -154,6 +154,27 @@ def test_records_of_plain_messages_are_not_read(tmp_path: Path, records_read: li
     assert asked(store, unique_id(7).decode()) == [b"7"]
     assert len(asked(store, unique_id(599).decode())) == 1
     assert sum(records_read) <= 3, "the first of each queue makes room, and is the end of a run"
+
+
+def test_as_many_known_keys_are_collected_as_a_stage_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_bytes = 1000
+    monkeypatch.setattr(indexer, "_STEP_BYTES", step_bytes)
+    monkeypatch.setattr(indexer, "perf_counter", lambda: 0.0)  # no stage takes too long
+    clock = ManualClock()
+    store = opened(tmp_path, clock, max_index_num=50_000, mapped_file_size_commit_log=1 << 22)
+    collected: list[int] = []
+    for first in range(0, 6000, 600):
+        put_plain(store, first, 600, runs=True)
+        flush(store)
+        for _ in range(4):
+            clock.mono_ms += 100
+            store.catch_up()
+        assert store.data.indexer is not None
+        collected.append(store.data.indexer.next_end - store.log.written)
+    assert max(collected) > 30 * step_bytes
+    assert len(asked(store, unique_id(5999).decode())) == 1
 
 
 def test_keys_that_were_not_kept_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
