@@ -420,9 +420,9 @@ class GrpcConnection(ServedConnection[GrpcHost]):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of answers, here or in the transport."""
+        """Memory of answers, here or in the transport."""
         transport = self._transport
-        return self._http2.unsent_bytes + (0 if transport is None else transport.get_write_buffer_size())
+        return self._http2.waiting_bytes + (0 if transport is None else transport.get_write_buffer_size())
 
     # --- what the peer has not read -------------------------------------------------------------------------------
 

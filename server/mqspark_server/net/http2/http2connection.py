@@ -10,7 +10,7 @@ wrong one in the same read are not reported.
 
 Bounds: a frame has MAX_FRAME_BYTES; those of header blocks are in ``requestheads``. Frames that serve nothing have an
 ``allowance``. What the peer sends is bounded by windows: the owner opens a stream's by ``used``; the
-connection's is opened once a read. What the peer does not take waits in the streams; the owner asks ``unsent_bytes``
+connection's is opened once a read. What the peer does not take waits in the streams; the owner asks ``waiting_bytes``
 and stops serving it.
 
 No header table is kept for answers: their blocks are constants.
@@ -75,6 +75,8 @@ MAX_LATE = 1_024
 """Streams reset here of which the peer may not know yet."""
 SMALL_INCREMENT = 1_024
 """A window that is opened by less counts as a frame that serves nothing."""
+WAITING_STREAM_BYTES = 1_300
+"""Memory of a stream whose answer waits, besides that answer: measured."""
 SMALL_DATA_BYTES = 64
 """So do data with fewer bytes that are not the last."""
 SETTINGS_A_COST = 8
@@ -119,6 +121,8 @@ class Http2Connection:
         self._now = 0.0
         self.unsent_bytes = 0
         """What waits for the peer to open windows."""
+        self._waiting_streams = 0
+        """The streams in which it does."""
         settings = (
             (SETTINGS_MAX_CONCURRENT_STREAMS, max_streams),
             (SETTINGS_INITIAL_WINDOW_SIZE, STREAM_WINDOW_BYTES),
@@ -137,6 +141,11 @@ class Http2Connection:
     def __iter__(self) -> Iterator[Http2Stream]:
         """A snapshot: streams may end during the iteration."""
         return iter(list(self._streams.values()))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of what waits for the peer to open windows: few bytes may be in thousands of streams."""
+        return self.unsent_bytes + WAITING_STREAM_BYTES * self._waiting_streams
 
     @property
     def buffered_bytes(self) -> int:
@@ -516,6 +525,7 @@ class Http2Connection:
         else:
             if stream.unsent is None:
                 stream.unsent = deque()
+                self._waiting_streams += 1
             stream.unsent.append(memoryview(data))
             stream.unsent_bytes += len(data)
             self.unsent_bytes += len(data)
@@ -577,6 +587,7 @@ class Http2Connection:
                     ready[stream] = None
                 continue
             stream.unsent = None
+            self._waiting_streams -= 1
             if stream.last_block is not None:
                 self.end_answer(stream, stream.last_block)
             else:
@@ -610,6 +621,7 @@ class Http2Connection:
         self._streams.pop(stream.id, None)
         self._ready.pop(stream, None)
         self.unsent_bytes -= stream.unsent_bytes
+        self._waiting_streams -= stream.unsent is not None
         stream.unsent, stream.unsent_bytes, stream.last_block = None, 0, None
         stream.local_ended = stream.remote_ended = True
 

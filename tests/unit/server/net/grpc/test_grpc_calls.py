@@ -17,7 +17,7 @@ from mqspark_server.net.grpc.grpcwords import GrpcAbort, GrpcCode
 from mqspark_server.net.grpc.messagereader import message_bytes
 from mqspark_server.net.grpc.servedcalls import MESSAGE_COST_BYTES, TAKEN_AT_ONCE
 from mqspark_server.net.http2.headerblocks import literal_block
-from mqspark_server.net.http2.http2connection import STREAM_WINDOW_BYTES
+from mqspark_server.net.http2.http2connection import STREAM_WINDOW_BYTES, WAITING_STREAM_BYTES
 from mqspark_server.net.http2.http2frames import (
     DATA,
     END_HEADERS,
@@ -496,7 +496,7 @@ async def test_what_a_peer_opens_no_window_for_counts_as_unread_and_is_dropped_i
     client = GrpcClientBench(listener, begin=BEGIN + settings(initial_window_size=0))
     client.call(b"")
     await client.hear()
-    held = 4 * len(message_bytes(bytes(20_000)))
+    held = 4 * len(message_bytes(bytes(20_000))) + WAITING_STREAM_BYTES
     assert listener.unread.budget.held(client.connection)[0] == held
     assert not client.connection.does_not_read(1_000.0)
     assert client.connection.does_not_read(1_000.0 + LIMITS.unread_s + 1)
@@ -510,7 +510,7 @@ async def test_no_call_begins_while_answers_wait_for_windows() -> None:
     streams = [client.call(b"x") for _ in range(40)]
     await client.hear()
     held = client.connection.unread_bytes
-    assert held <= FIRST_CALLS * 50_100
+    assert held <= FIRST_CALLS * (50_100 + WAITING_STREAM_BYTES)
     more = [client.call(b"x" * 1_000) for _ in range(40)]
     await client.hear()
     assert client.connection.unread_bytes == held
