@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.config import Limit
@@ -100,9 +100,10 @@ _RE_PUT_DELAYS_MS = tuple(
 )
 
 
-class EarlyAck(NamedTuple):
+@dataclass(slots=True)
+class EarlyAck:
     until_ms: int
-    """The wall time from which it may be dropped."""
+    """The horizon from which it may be dropped."""
     offsets: set[int]
 
 
@@ -229,6 +230,7 @@ class PopRevival:
 
     def _advance(self, queue: ReviveQueue, share: _Share) -> None:
         """Read and process, until there is nothing more to do at once or the tick's share is used."""
+        self._go_back(queue)
         while True:
             revived = self._judge(queue, share.revives)
             if revived is None:
@@ -240,6 +242,15 @@ class PopRevival:
                 break
             share.reads -= 1
         self._look(queue)
+
+    def _go_back(self, queue: ReviveQueue) -> None:
+        """If the clock has gone back, so does the horizon: what is due until the clock is there again is not read
+        yet."""
+        now_ms = self._state.clock.now_ms()
+        if queue.horizon_ms > now_ms:
+            queue.horizon_ms = now_ms
+            for early in queue.early_acks.values():
+                early.until_ms = min(early.until_ms, now_ms + GRACE_MS)
 
     def _look(self, queue: ReviveQueue) -> None:
         """If no timed message has been late since, everything due some time ago has been read. Not everything due
@@ -352,8 +363,8 @@ class PopRevival:
             known.update(offsets)
 
     def _forget_early(self, queue: ReviveQueue) -> None:
-        """Those that are over are the oldest: the horizon does not go back. Looking at all of them for each new one
-        would cost the square of their number."""
+        """Those that are over are the oldest: when the horizon goes back, so do they. Looking at all of them for each
+        new one would cost the square of their number."""
         over = itertools.takewhile(
             lambda key: queue.early_acks[key].until_ms <= queue.horizon_ms, queue.early_acks
         )

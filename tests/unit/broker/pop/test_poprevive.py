@@ -13,6 +13,7 @@ from mqspark.broker.pop.revive import READS_A_TICK, REVIVES_A_TICK, PopRevival
 from mqspark.broker.service import READ_MESSAGES
 from mqspark.broker.state.writer import StoredPosition
 from mqspark.broker.tables.topics import copy_config
+from mqspark.broker.timer.timerservice import TimerService
 from mqspark.errors import DiskFull, InvalidMessage
 from mqspark.message import encode_properties
 from mqspark.protocol.bodies.topic_bodies import SubscriptionGroupConfig
@@ -168,6 +169,43 @@ def test_an_acknowledgement_that_is_late_counts(tmp_path: Path, sync: bool) -> N
     bench.clock.advance(90_000)
     assert peer.ask(ACK, ack_ext(second)).code == 0
     assert revived(bench) == ""
+
+
+def test_acknowledgements_that_are_late_count_when_the_clock_has_gone_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_idle = True
+    monkeypatch.setattr(TimerService, "is_idle", lambda timers: is_idle)
+    bench = Bench(tmp_path)
+    put(bench, *"abc")
+    bench.broker.state.subscriptions.put(SubscriptionGroupConfig(group_name="CG"))
+    bench.broker.state.offsets.commit("CG", "T", 0, 3)
+    pass_time(bench, REVIVAL_MS)
+    bench.clock.wall_ms -= 3_600_000
+    bench.housekeeping()
+    is_idle = False
+    point = check_point(bench)
+    put_record(bench, "ck", point)
+    assert revived(bench) == ""  # nothing says that what was due before has come
+    put_record(bench, "ack", ack(bench, point, -1, aol=[0, 2]))
+    is_idle = True
+    assert revived(bench) == "b"
+
+
+def test_early_acknowledgements_are_forgotten_when_the_clock_has_gone_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revive, "MAX_EARLY_ACKS", 1)
+    pass_time(bench, REVIVAL_MS)
+    put_record(bench, "ack", ack(bench, check_point(bench), 0))
+    pass_time(bench, 500)
+    bench.clock.wall_ms -= 3_600_000
+    pass_time(bench, REVIVAL_MS)
+    point = check_point(bench)
+    put_record(bench, "ack", ack(bench, point, 1))
+    pass_time(bench, 500)
+    put_record(bench, "ck", point)
+    assert revived(bench) == "ac"
 
 
 def test_acknowledgements_of_others_change_nothing(bench: Bench) -> None:
