@@ -5,7 +5,9 @@ Must not know requests.
 
 from __future__ import annotations
 
+from mqspark.base.clock import Standstill
 from mqspark.broker.prints import BrokerPrints
+from mqspark.broker.service import TICK_MS
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.statictopic.partcleaning import PartCleaner
@@ -23,6 +25,7 @@ class Rounds:
         self._prints = prints
         self._is_slave = is_slave
         self._part_cleaner = PartCleaner(state.mappings, state.peers, state.clock, state.store)
+        self._standstill = Standstill(state.clock, TICK_MS)
         now_ms = state.clock.monotonic_ms()
         self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
         self._next_sample_ms = now_ms
@@ -30,6 +33,8 @@ class Rounds:
     def tick(self) -> None:
         state = self._state
         now_ms = state.clock.monotonic_ms()
+        if self._standstill.missed_ms(now_ms):  # what clients have sent meanwhile is still to be read
+            state.clients.seen_all()
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
             state.long_work.begin(None, state.clients.expire(state.config.channel_expired_timeout))
