@@ -84,8 +84,8 @@ SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 FIXED_TABLES = frozenset({*BROKER_TABLES, ACTIVITY_TABLE})
 
 
-ROWS_AT_ONCE = 256
-"""Rows in one slice of a sample."""
+ROWS_AT_ONCE = 64
+"""Rows in one slice of a sample: each has up to five meters, which may have to be made, a few microseconds each."""
 
 MAX_COUNTER_BYTES = 512 << 20
 _COUNTER_BYTES = 176

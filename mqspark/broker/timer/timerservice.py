@@ -81,6 +81,8 @@ BATCH_MESSAGES = 16
 """Messages enqueued, and messages delivered, in one call of ``tick``: about a millisecond of work."""
 BUSY_MS = 50
 LOOK_AHEAD_MESSAGES = 128
+INTERRUPTED_AT_ONCE = 32
+"""Messages of a slot that are put into it again in one call of ``tick`` when the clock has gone back: a millisecond."""
 _READS_A_DELIVERY = 4
 """Chain records that can be read in the time that storing one message takes."""
 BLANK_SLOTS = 60
@@ -101,6 +103,7 @@ class _Walk:
         "deleted",
         "due_ms",
         "floor",
+        "is_interrupted",
         "is_read",
         "messages",
         "newest",
@@ -127,6 +130,8 @@ class _Walk:
         self.topics: list[str] = []
         """The topics of these deletions."""
         self.is_read = False
+        self.is_interrupted = False
+        """Its remaining messages are being put into the slot again."""
         self.older: _Walk | None = None
         """An older part of the chain that was read ahead; joined when the cursor reaches its start."""
 
@@ -373,11 +378,11 @@ class TimerService:
             self._timer_log.write()  # left over from a resource shortage
             if self._contradiction and not self._make_again():
                 return RETRY_MS
-            self._go_back(now_ms)
+            is_interrupted = self._go_back(now_ms)
             if not self._wheel.used_count:  # a look through the whole wheel takes ten milliseconds
                 self._read_tick = max(self._read_tick, now_tick)
             enqueued = self._enqueue(now_ms, now_tick)
-            dequeued = self._dequeue(now_ms, now_tick)
+            dequeued = is_interrupted or self._dequeue(now_ms, now_tick)
         except (StoreReadOnly, NotNow) as error:
             # Nothing is lost: the queue and the wheel still hold what has to be done.
             self._report(f"timer messages are blocked: {error}")
@@ -695,23 +700,32 @@ class TimerService:
             self._wheel.put(walk.tick, slot.first, slot.last, slot.messages - walk.messages)
         self._walk = None
 
-    def _go_back(self, now_ms: int) -> None:
-        """Move the reading of the wheel back if the clock has gone back."""
+    def _go_back(self, now_ms: int) -> bool:
+        """Move the reading of the wheel back if the clock has gone back. Returns whether there is more of that to do:
+        a slot may have very many messages."""
         now_tick = now_ms // self._precision_ms
         self._read_tick = min(self._read_tick, now_tick)
-        if self._walk is not None and self._walk.tick >= now_tick:
-            self._interrupt(now_ms)
+        if self._walk is not None and (self._walk.tick >= now_tick or self._walk.is_interrupted):
+            self._interrupt(now_ms, INTERRUPTED_AT_ONCE)
+        return self._is_interrupted
 
-    def _interrupt(self, now_ms: int) -> None:
-        """Stop delivering the slot: put its remaining messages into it again. Raises DiskFull, OSError."""
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._walk is not None and self._walk.is_interrupted
+
+    def _interrupt(self, now_ms: int, most: int) -> None:
+        """Stop delivering the slot: put its remaining messages into it again, up to ``most`` of them now. Raises
+        DiskFull, OSError."""
         walk = self._walk
         slot = self._wheel.get(walk.tick) if walk is not None and walk.is_read else None
         if walk is None or slot is None:
             self._walk = None
             return
-        self._timer_log.make_room(len(walk.records))
+        rest = max(0, len(walk.records) - most)
+        self._timer_log.make_room(len(walk.records) - rest)
+        walk.is_interrupted = True
         last, count = slot.last, 0
-        for at in reversed(walk.records):
+        for at in reversed(walk.records[rest:]):
             found = self._find(walk, at, now_ms)
             if found is not None:
                 # New records go after everything in the slot, so a power cut before they are on disk leaves the
@@ -722,8 +736,10 @@ class TimerService:
         if self._contradiction:
             self._walk = None  # the slot stays as it was
             return
+        del walk.records[rest:]
         self._wheel.put(walk.tick, slot.first, last, slot.messages + count)
-        self._finish(walk)
+        if not rest:
+            self._finish(walk)
 
     def _put(self, record: Parts, enqueue_ms: int, now_ms: int, *, is_roll: bool) -> None:
         """Store a timer message again, to its topic or for another round. Raises StoreReadOnly, DiskFull."""
@@ -793,6 +809,8 @@ class TimerService:
         if self._is_broken or (now_ms < self._next_flush_ms and not final):
             return []
         self._settle()
+        if self._is_interrupted and not final:
+            return []  # after a kill, what is in the slot twice would be delivered twice
         if self._is_reading_again:
             return []  # a start begins with what is on disk, and leaves out what was delivered before
         saved = self.files.checkpoint
@@ -818,7 +836,8 @@ class TimerService:
 
     def _end(self) -> None:
         try:
-            self._interrupt(self._clock.now_ms())
+            if self._walk is not None:
+                self._interrupt(self._clock.now_ms(), len(self._walk.records))
         except NotNow as error:
             self._report(f"messages of a tick will be delivered again: {error}")
         except OSError as error:

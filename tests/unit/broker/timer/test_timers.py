@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from mqspark.broker.state.writer import Draft
-from mqspark.broker.timer.timerservice import BATCH_MESSAGES
+from mqspark.broker.timer.timerservice import BATCH_MESSAGES, INTERRUPTED_AT_ONCE
 from mqspark.errors import DiskFull
 from mqspark.message import TIMER_TOPIC, MessageExt
 from mqspark.protocol.codes import ResponseCode
+from mqspark.store.timer.timerlog import RECORD_BYTES
 from tests.unit.broker_kit import SEND, Bench, Peer, send_ext
 from tests.unit.timer_kit import DAY_MS, WHEEL, bodies, recall, send
 
@@ -520,6 +521,35 @@ def test_the_clock_goes_back_by_ticks_while_a_slot_is_delivered(
     if end is not Bench.crash:
         assert set(counts.values()) == {1}
         assert [body for body in bodies(bench) if body.isdigit()] == sent
+        assert bench.broker.timers.metrics.counts().get("T", 0) == 0
+
+
+@END_OF_BROKER
+@pytest.mark.parametrize("ahead_again", [False, True])
+def test_a_slot_that_is_interrupted_is_put_back_in_steps(
+    bench: Bench, end: Callable[[Bench], None] | None, ahead_again: bool
+) -> None:
+    sent = half_deliver(bench)
+    begun = len(bodies(bench))
+    log, now_ms = bench.broker.timers.files.log, bench.clock.wall_ms
+    bench.clock.wall_ms = 1_700_000_000_500
+    for _ in range(2):
+        before = log.position
+        assert bench.broker.timers.tick() == 0
+        assert log.position - before == INTERRUPTED_AT_ONCE * RECORD_BYTES
+    assert bench.broker.timers.jobs() == []  # nothing is saved in the middle of it
+    if ahead_again:
+        bench.clock.wall_ms = now_ms
+    else:
+        bench.run_for(100)
+        assert len(bodies(bench)) == begun
+    if end is not None:
+        end(bench)
+    bench.run_for(10_000)
+    counts = Counter(bodies(bench))
+    assert set(counts) == set(sent)
+    if end is not Bench.crash:
+        assert bodies(bench) == sent
         assert bench.broker.timers.metrics.counts().get("T", 0) == 0
 
 
