@@ -37,6 +37,8 @@ _ODD_BOUND = 20
 _ODD_EQUAL = 32
 """A number is compared with one that is no whole one of 64 bits, or the other way round."""
 _WHOLE_BOUND = 4
+_FREE_ODD = 20
+"""Some limits are compared with in less time than it takes to add up what they cost."""
 _FAR_ODD = 8
 _DIGITS_OF_UNIT = 500
 """A long integer costs the square of its digits, divided by this."""
@@ -267,9 +269,10 @@ def _own_prices(
             known[pattern] = text_price(pattern, most)
         found.append((Under.IS_NAME if is_name else None, known[pattern]))
     own = costly(node)
-    if own.numbers or own.odd_numbers:
+    odd = max(0, most.odd_numbers - _FREE_ODD) if own.odd_numbers else 0
+    if own.numbers or odd:
         is_inside = any(isinstance(each, list | dict) for each in _equals(node))
-        price = Price(number=most.numbers, odd=most.odd_numbers)
+        price = Price(number=most.numbers, odd=odd)
         found.append((Under.ANY_NAME if is_inside else None, price))
     return found
 

@@ -15,7 +15,7 @@ from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, 
 
 MAX_NESTING = 100
 """The limit of Protobuf's own readers."""
-MAX_MESSAGES = 1_000_000
+MAX_MESSAGES = 600_000
 """In one payload, with groups that the schema does not have: half a second."""
 _MAX_64 = (1 << 64) - 1
 _VARINTS = re.compile(rb"(?:[\x80-\xff]{0,9}+[\0-\x7f])*+")
