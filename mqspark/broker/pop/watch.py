@@ -31,6 +31,8 @@ from mqspark.store.messages.fetch import GetStatus
 
 SEEN_AT_ONCE = 32
 """Queues that are looked at for parked notifications in one slice, or those of one notification."""
+_ANSWER_STEPS = 4
+"""Queues that are looked at in the time that an answer takes."""
 
 
 class _Notification(Waiter):
@@ -158,7 +160,7 @@ class PopWatchProcessor(WakingPops[_Notification]):
             return 1
         has_message, seen = self._look(waiter)
         _answer(waiter, has_message=has_message)
-        return seen
+        return seen + _ANSWER_STEPS
 
     def _serve_grown(self, topic: str, group: str, queue_id: int) -> Iterator[int]:
         """Each may look at all queues of its topic."""
@@ -171,6 +173,7 @@ class PopWatchProcessor(WakingPops[_Notification]):
             has_message, seen = self._look(waiter)
             if has_message:
                 _answer(waiter, has_message=True)
+                seen += _ANSWER_STEPS
             else:
                 self.parked.park(waiter, first=True)
             yield seen

@@ -63,7 +63,7 @@ def _layout(alike: Sequence[HeaderLayout], data: bytes, start: int) -> HeaderLay
     return None
 
 
-FILES_AT_ONCE = 4
+FILES_AT_ONCE = 1
 """Queues that get their first file before the caller is asked whether there is time for more. Each takes as long as a
 hundred messages."""
 
