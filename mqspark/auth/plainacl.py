@@ -20,9 +20,9 @@ from mqspark.auth.users import Users, UserType
 from mqspark.base.textfile import text_of
 from mqspark.errors import ConfigError, IllegalName, InvalidMessage, TableFull
 
-MAX_FILE_BYTES = 1 << 20
+MAX_PLAIN_ACL_BYTES = 1 << 20
 MAX_LINES = 20_000
-MAX_DEPTH = 8
+MAX_PLAIN_ACL_DEPTH = 8
 
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_]*):(?:\s+(.*))?")
 _COMMENT = re.compile(r"(?:^|\s)#.*$")
@@ -46,7 +46,7 @@ class PlainAccount:
 
 def read_accounts(data: bytes, source: str) -> list[PlainAccount]:
     """The accounts of a file. Raises ConfigError, which names the line but shows no value."""
-    text = text_of(data, source, MAX_FILE_BYTES, "plainAclPath")
+    text = text_of(data, source, MAX_PLAIN_ACL_BYTES, "plainAclPath")
     document = _PlainYaml(text, source).document()
     accounts = document.get("accounts") or [] if isinstance(document, Mapping) else None
     if not isinstance(accounts, list):
@@ -144,7 +144,7 @@ class _PlainYaml:
         return ConfigError(f"{self._source}, line {number}: {why}", key="plainAclPath")
 
     def _block(self, indent: int, depth: int) -> Any:
-        if depth > MAX_DEPTH:
+        if depth > MAX_PLAIN_ACL_DEPTH:
             raise self._wrong("it is nested too deeply")
         _, _, content = self._lines[self._next]
         return self._sequence(indent, depth) if _is_item(content) else self._mapping(indent, depth)

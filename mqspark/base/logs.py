@@ -18,14 +18,14 @@ from collections.abc import Hashable
 from datetime import UTC, datetime
 from typing import Any
 
-PERIOD_S = 60.0
-MAX_KINDS = 1_000
-MAX_TEXT = 300
-MAX_FRAMES = 20
+LOG_PERIOD_S = 60.0
+MAX_LOG_KINDS = 1_000
+MAX_LOGGED_TEXT = 300
+MAX_LOGGED_FRAMES = 20
 MAX_CAUSES = 3
 MAX_OUT = 10_000
 MAX_REASONS = 8
-MAX_LINE = 2_000
+MAX_LOG_LINE = 2_000
 
 _USER_OF_URL = re.compile(r"(?<=://)[^/\s@]++@")
 # Begins at words only and takes back nothing, so that the cost is linear: servers choose what is in such a text.
@@ -34,7 +34,7 @@ _SECRET = re.compile(r"secret|passw|token|signature|credential|accesskey|access_
 _filters: list[Sparing] = []
 
 
-def printable(text: str, limit: int = MAX_TEXT) -> str:
+def printable(text: str, limit: int = MAX_LOGGED_TEXT) -> str:
     """``text`` on one line, cut to about ``limit`` characters."""
     if len(text) > limit:
         text = f"{text[:limit]}... ({len(text)} characters)"
@@ -59,7 +59,7 @@ def _without_secret(match: re.Match[str]) -> str:
 
 
 class Sparing(logging.Filter):
-    """Allows ``lines`` of each kind per PERIOD_S."""
+    """Allows ``lines`` of each kind per LOG_PERIOD_S."""
 
     def __init__(self, lines: int = 1) -> None:
         super().__init__()
@@ -76,18 +76,18 @@ class Sparing(logging.Filter):
         kind = record.levelno, str(record.msg)
         begun, count = self._kinds.get(kind, (0.0, 0))
         left_out = 0
-        if 0 <= record.created - begun < PERIOD_S:
+        if 0 <= record.created - begun < LOG_PERIOD_S:
             self._kinds[kind] = begun, count + 1
             if count >= self._lines:
                 return False
         else:
             left_out = max(0, count - self._lines)
-            if len(self._kinds) >= MAX_KINDS:
+            if len(self._kinds) >= MAX_LOG_KINDS:
                 self._kinds.clear()
             self._kinds[kind] = record.created, 1
         _clean(record)
         if left_out:
-            record.msg = f"{printable(record.getMessage(), MAX_LINE)} (and {left_out} more like the last)"
+            record.msg = f"{printable(record.getMessage(), MAX_LOG_LINE)} (and {left_out} more like the last)"
             record.args = ()
         return True
 
@@ -106,7 +106,7 @@ def _traceback(error: BaseException) -> str:
     parts: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(parts) < MAX_CAUSES:
-        frames = "".join(traceback.format_tb(cause.__traceback__, -MAX_FRAMES))
+        frames = "".join(traceback.format_tb(cause.__traceback__, -MAX_LOGGED_FRAMES))
         parts.append(f"{frames}{type(cause).__qualname__}: {printable(str(cause))}")
         cause = cause.__cause__ or cause.__context__
     return "\nbecause of\n".join(parts)
@@ -159,7 +159,7 @@ class OneLine(logging.Formatter):
     """Formats a record as one line, escaped or not. A traceback follows on lines of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = printable(record.message, MAX_LINE)
+        record.message = printable(record.message, MAX_LOG_LINE)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
@@ -178,7 +178,7 @@ class JsonLines(logging.Formatter):
             "time": at.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": printable(record.getMessage(), MAX_LINE),
+            "message": printable(record.getMessage(), MAX_LOG_LINE),
             "process": record.process,
             "thread": record.threadName,
         }

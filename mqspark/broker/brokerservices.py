@@ -21,7 +21,7 @@ from mqspark.broker.schemaregistry.schemaregistry import Compute, SchemaRegistry
 from mqspark.broker.service import Service, Told
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
-from mqspark.broker.timer.delays import RETRY_MS, DelayService
+from mqspark.broker.timer.delays import DELAY_RETRY_MS, DelayService
 from mqspark.broker.timer.timerservice import TimerService
 from mqspark.broker.transaction.transactions import TransactionService
 from mqspark.errors import NotNow
@@ -106,7 +106,7 @@ class BrokerServices:
                 service_ms = service.tick()
             except (NotNow, OSError) as error:
                 _log.error("%s waits: %s", type(service).__name__, error)
-                service_ms = RETRY_MS
+                service_ms = DELAY_RETRY_MS
             wait_ms = min(wait_ms, service_ms)
         return wait_ms
 

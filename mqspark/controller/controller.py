@@ -73,7 +73,7 @@ MAX_WAITING = 4_096
 """Limit of answers that wait for the disk. Further requests are refused before they change anything."""
 MAX_WAIT_MS = 5_000
 """The longest time that an answer waits for the disk; the same as RocketMQ's for its log."""
-MAX_BODY_BYTES = 256 * 1024
+MAX_CONTROLLER_BODY_BYTES = 256 * 1024
 """Limit of a body: that of the names of some thousand brokers, or of all settings."""
 _NO_BROKER = -1
 """In an election request: no particular broker is to be elected."""
@@ -241,10 +241,10 @@ class Controller:
         def handler(session: Session, command: Command) -> bytes | None:
             if len(self._waiting) >= MAX_WAITING:
                 raise Refusal(ResponseCode.SYSTEM_BUSY, "too many changes wait for the disk; retry later")
-            if len(command.body) > MAX_BODY_BYTES:
+            if len(command.body) > MAX_CONTROLLER_BODY_BYTES:
                 raise Refusal(
                     ResponseCode.CONTROLLER_INVALID_REQUEST,
-                    f"a body of {len(command.body)} bytes, at most {MAX_BODY_BYTES} are read",
+                    f"a body of {len(command.body)} bytes, at most {MAX_CONTROLLER_BODY_BYTES} are read",
                 )
             try:
                 frame = handle(command)

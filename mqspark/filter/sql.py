@@ -37,10 +37,10 @@ from mqspark.message import decode_properties
 SQL92 = "SQL92"
 """The expression type of these filters (ExpressionType)."""
 
-MAX_LENGTH = 16_384  # characters
-MAX_COST = 1_000
+MAX_SQL_LENGTH = 16_384  # characters
+MAX_SQL_COST = 1_000
 """Limit of operators and operands together. A list counts as one, however long."""
-MAX_DEPTH = 64
+MAX_SQL_DEPTH = 64
 """Limit of nested parentheses, of signs and NOTs, and of the tree. In RocketMQ only the stack is the limit."""
 
 Properties = Mapping[str, str]
@@ -107,16 +107,16 @@ def check_sql(expression: str) -> None:
 
 
 def _compiled(expression: str) -> SqlFilter | InvalidFilter:
-    if len(expression) > MAX_LENGTH:
-        problem = f"{len(expression)} characters are more than {MAX_LENGTH}"
-        return InvalidFilter(problem, expression[: MAX_LENGTH + 1], MAX_LENGTH)
+    if len(expression) > MAX_SQL_LENGTH:
+        problem = f"{len(expression)} characters are more than {MAX_SQL_LENGTH}"
+        return InvalidFilter(problem, expression[: MAX_SQL_LENGTH + 1], MAX_SQL_LENGTH)
     try:
         return _SqlParser(expression).filter()
     except InvalidFilter as error:
         return error.with_traceback(None)
 
 
-def filter_bytes(expression: str, cost: int = MAX_COST) -> int:
+def filter_bytes(expression: str, cost: int = MAX_SQL_COST) -> int:
     """Upper estimate of the memory of a compiled expression."""
     return text_bytes(expression) + 16 * len(expression) + 512 * cost
 
@@ -277,8 +277,8 @@ class _SqlParser:
 
     def _charge(self, token: Token) -> None:
         self._cost += 1
-        if self._cost > MAX_COST:
-            raise self._error(f"more than {MAX_COST} operators and operands", token)
+        if self._cost > MAX_SQL_COST:
+            raise self._error(f"more than {MAX_SQL_COST} operators and operands", token)
 
     def _expect(self, kind: str, what: str) -> Token:
         token = self._tokens.peek()
@@ -304,8 +304,8 @@ class _SqlParser:
                 return left
             tightest = this
             left = self._operator(left, self._tokens.take())
-            if left.height > MAX_DEPTH:
-                raise self._error(f"nested more than {MAX_DEPTH} deep", token)
+            if left.height > MAX_SQL_DEPTH:
+                raise self._error(f"nested more than {MAX_SQL_DEPTH} deep", token)
 
     # --- operands ---
 
@@ -326,8 +326,8 @@ class _SqlParser:
         if kind in _WORD_VALUES:
             return _constant(_WORD_VALUES[kind])
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise self._error(f"nested more than {MAX_DEPTH} deep", token)
+        if self._depth > MAX_SQL_DEPTH:
+            raise self._error(f"nested more than {MAX_SQL_DEPTH} deep", token)
         if kind == "(":
             node = self._parse(0)
             self._expect(")", "a closing parenthesis")

@@ -6,7 +6,7 @@ commas. There are three steps, each for what the previous one cannot read: msgsp
 msgspec after one pass that quotes bare keys, which suffices for all of RocketMQ's own texts; a parser for the
 rest.
 
-The bytes may be hostile, so everything is bounded: nesting by MAX_DEPTH, the cost of references by
+The bytes may be hostile, so everything is bounded: nesting by MAX_JSON_DEPTH, the cost of references by
 REFERENCE_BUDGET, and by ``Limits`` the number of values (one of three bytes takes a hundred in memory) and
 the input of the second and third step. Each step is linear in its input. Reading raises ProtocolError and
 nothing else.
@@ -28,7 +28,7 @@ import msgspec
 from mqspark.base.jsonvalues import decode_json
 from mqspark.errors import ProtocolError
 
-MAX_DEPTH = 64
+MAX_JSON_DEPTH = 64
 """RocketMQ's deepest body has 8 levels."""
 
 REFERENCE_BUDGET = 100_000
@@ -81,7 +81,7 @@ def loads(text: bytes | bytearray | memoryview, limits: Limits = PEER) -> Any:
         value = parse_with_bare_keys(data, limits.bare_keys)
         if value is NOT_JSON:
             return JsonParser(_to_text(data, limits.odd_bytes)).parse()
-    if containers <= MAX_DEPTH and b"$ref" not in data:
+    if containers <= MAX_JSON_DEPTH and b"$ref" not in data:
         return value
     return _resolved(value)
 
@@ -320,8 +320,8 @@ class JsonParser:
         return self._text[self._position : self._position + 1]
 
     def _value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise self._error(f"more than {MAX_DEPTH} levels")
+        if depth > MAX_JSON_DEPTH:
+            raise self._error(f"more than {MAX_JSON_DEPTH} levels")
         character = self._skip(_SPACE)
         if character == "{":
             return self._object(depth)
@@ -440,7 +440,7 @@ def _references(root: Any) -> list[tuple[Any, Any, Any]]:
     is too deep."""
     found: list[tuple[Any, Any, Any]] = []
     level = [root] if isinstance(root, (dict, list)) else []
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_JSON_DEPTH + 1):
         if not level:
             return found
         below: list[Any] = []
@@ -457,7 +457,7 @@ def _references(root: Any) -> list[tuple[Any, Any, Any]]:
                 inner = [child for child in inner if not _is_reference(child)]
             below += inner
         level = below
-    raise ProtocolError(f"not JSON: more than {MAX_DEPTH} levels")
+    raise ProtocolError(f"not JSON: more than {MAX_JSON_DEPTH} levels")
 
 
 class _FastJsonResolver:

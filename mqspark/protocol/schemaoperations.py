@@ -19,7 +19,7 @@ STATUS_FIELD = "status"
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 DELETED = {"deleted": "true"}
 """The option of a question that counts what was deleted."""
-MAX_BODY_BYTES = 4 << 20
+MAX_SCHEMA_BODY_BYTES = 4 << 20
 """The most of a request. A schema has 1 MiB at most; JSON may need several characters for one of a text."""
 _OF_TOPICS = ("-value", "-key")
 

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.parsedschema import MAX_DEPTH, MAX_NODES
+from mqspark.schemas.parsedschema import MAX_NODES, MAX_SCHEMA_DEPTH
 
 
 def json_document(text: str, kind: str) -> Any:
@@ -27,7 +27,7 @@ def json_document(text: str, kind: str) -> Any:
     except InvalidSchema:
         raise
     except RecursionError:
-        raise SchemaTooLarge("values inside each other", MAX_DEPTH, kind=kind) from None
+        raise SchemaTooLarge("values inside each other", MAX_SCHEMA_DEPTH, kind=kind) from None
     except UnicodeEncodeError:
         raise InvalidSchema("the text has half of a surrogate pair", kind=kind) from None
     except ValueError as error:

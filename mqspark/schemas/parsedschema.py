@@ -24,7 +24,7 @@ MAX_TOTAL_BYTES = 4 << 20
 """Text of a schema and of all that it needs."""
 MAX_NODES = 20_000
 """Types, fields and values in one text."""
-MAX_DEPTH = 100
+MAX_SCHEMA_DEPTH = 100
 """Types inside each other, in one text."""
 MAX_NAME_LENGTH = 2_000
 """Letters of a full name, of the URI of a JSON Schema, or of a path in a sentence: thousands of types may be in one

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mqspark.auth.authority import Authority
 from mqspark.auth.config import AuthConfig
-from mqspark.auth.plainacl import MAX_FILE_BYTES, PlainAccount, read_accounts
+from mqspark.auth.plainacl import MAX_PLAIN_ACL_BYTES, PlainAccount, read_accounts
 from mqspark.base.clock import Clock
 from mqspark.base.textfile import text_of
 from mqspark.errors import ConfigError, ProtocolError
@@ -116,7 +116,7 @@ def open_authority(
 
 def _old_accounts(path: str) -> list[PlainAccount]:
     with open(Path(path).expanduser(), "rb") as file:
-        return read_accounts(file.read(MAX_FILE_BYTES + 1), path)
+        return read_accounts(file.read(MAX_PLAIN_ACL_BYTES + 1), path)
 
 
 def _lock(path: Path) -> int:

@@ -66,14 +66,14 @@ LEADER_WAIT_S = 0.5
 down, and soon be replaced; one that names itself may have a rival."""
 TRY_S = 1.0
 """Timeout for a replica that a controller has asked this broker to reach."""
-RETRY_S = 0.5
+CONTROLLER_RETRY_S = 0.5
 STEP_S = 0.1
 """Interval of the checks for due work."""
 
 R = TypeVar("R")
 
 
-def broker_app(settings: BrokerSettings) -> BrokerApp:
+def controlled_or_plain(settings: BrokerSettings) -> BrokerApp:
     """A broker, in controller mode if enableControllerMode is set."""
     kind = ControlledApp if settings.broker.enable_controller_mode else BrokerApp
     return kind(settings)
@@ -155,7 +155,7 @@ class ControlledApp(BrokerApp):
                 raise  # the error is about local files: waiting does not help
             except REQUEST_ERRORS as error:
                 self._outages.failed("id", None, "no broker id yet: %s", error)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(CONTROLLER_RETRY_S)
 
     async def _start_parts(self) -> None:
         """Start all parts for the role in ``term``."""
@@ -224,7 +224,7 @@ class ControlledApp(BrokerApp):
                 )
                 with contextlib.suppress(MQError):
                     await self._ends.stop()
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(CONTROLLER_RETRY_S)
 
     async def stop(self) -> None:
         await self._end_tasks()
@@ -473,10 +473,10 @@ class ControlledApp(BrokerApp):
                 if isinstance(error, NotRegistered):
                     self._is_registered = False
                 self._outages.failed("part", str(error), "%s; trying again", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(CONTROLLER_RETRY_S)
             except REQUEST_ERRORS as error:
                 self._outages.failed("part", error, "controllers: %s; trying again", error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(CONTROLLER_RETRY_S)
             await asyncio.sleep(STEP_S)
 
     async def _follow_decision(self) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 VARIABLE = "MQSPARK_HEALTH"
 DEFAULT = "http://127.0.0.1:10914/health/ready"
-TIMEOUT_S = 4.0
+HEALTH_TIMEOUT_S = 4.0
 MAX_TEXT = 2_000
 
 
@@ -35,7 +35,7 @@ def _ask(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:
         return f"{url} is not an http:// URL"
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", parts.path or "/")
         answer = connection.getresponse()
@@ -47,7 +47,7 @@ def _ask(url: str) -> str | None:
 
 def _connect(place: str) -> str | None:
     host, _, port = place.rpartition(":")
-    socket.create_connection((host, int(port)), TIMEOUT_S).close()
+    socket.create_connection((host, int(port)), HEALTH_TIMEOUT_S).close()
     return None
 
 

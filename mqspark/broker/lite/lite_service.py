@@ -27,7 +27,7 @@ from mqspark.store.disk.savedtables import SavedTable
 TICK_MS = 100
 FORGET_INTERVAL_MS = 300_000
 """How often the state of ordered pops is cleaned."""
-MAX_BODY_BYTES = 4 << 20
+MAX_LITE_BODY_BYTES = 4 << 20
 """The body of a request that changes subscriptions: some 60,000 names. It is decoded in one slice."""
 CHANGED_AT_ONCE = 256
 """Entries of a request that are handled in one slice, if they have few names."""
@@ -113,10 +113,10 @@ class LiteService:
         """Several changes of subscriptions. One that fails ends the request; those before it hold."""
         if not command.body:
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "Request body is null.")
-        if len(command.body) > MAX_BODY_BYTES:
+        if len(command.body) > MAX_LITE_BODY_BYTES:
             raise Refusal(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"the subscriptions have {len(command.body)} bytes, the limit is {MAX_BODY_BYTES}",
+                f"the subscriptions have {len(command.body)} bytes, the limit is {MAX_LITE_BODY_BYTES}",
             )
         entries = decode_body(LiteSubscriptionCtlRequestBody, command.body).lite_subscription_set
         if not entries:

@@ -13,7 +13,7 @@ from mqspark.broker.lite.liteclients import EVENTS_AT_ONCE, LiteClients
 from mqspark.broker.lite.liteparked import LiteParked, LiteWaiter
 from mqspark.broker.pop.checks import check_invisible_time, check_readable, check_time
 from mqspark.broker.pop.poporder import ILLEGAL, PopOrder
-from mqspark.broker.pop.popprocessor import MAX_MESSAGES, SERVED_AT_ONCE
+from mqspark.broker.pop.popprocessor import MAX_POP_MESSAGES, SERVED_AT_ONCE
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.state.litenames import bound_topic, is_lite_type, lite_queue
 from mqspark.broker.state.state import BrokerState
@@ -224,10 +224,10 @@ class LitePops:
         header = command.header(PopLiteMessageRequestHeader)
         wait_ms = check_time(state, "pop message", header.born_time, header.poll_time)
         check_readable(state, session, command, "pop message")
-        if not 0 < header.max_msg_num <= MAX_MESSAGES:
+        if not 0 < header.max_msg_num <= MAX_POP_MESSAGES:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"the broker[{config.broker_ip1}] pop message's num is greater than {MAX_MESSAGES}",
+                f"the broker[{config.broker_ip1}] pop message's num is greater than {MAX_POP_MESSAGES}",
             )
         topic = state.topics.get(header.topic)
         if topic is None:

@@ -15,7 +15,7 @@ from typing import Protocol
 from mqspark.broker.pop.ackrun import STORED, AckedTogether, AckRecord, AckRun, AckRuns, not_stored
 from mqspark.broker.pop.checks import check_invisible_time
 from mqspark.broker.pop.poporder import ILLEGAL, PopOrder
-from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, CheckPoint, ReviveLog
+from mqspark.broker.pop.revivelog import MAX_CHECK_POINT_MESSAGES, CheckKey, CheckPoint, ReviveLog
 from mqspark.broker.state.acks import Acks
 from mqspark.broker.state.state import BrokerState
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreReadOnly, TableFull
@@ -262,8 +262,8 @@ class AckProcessor:
             self._state.acknowledgements.release(record.owner, entries=record.held)
             offsets = list(record.offsets) if store_problem is None else []
             try:
-                for first in range(0, len(offsets), MAX_MESSAGES):
-                    some = offsets[first : first + MAX_MESSAGES]
+                for first in range(0, len(offsets), MAX_CHECK_POINT_MESSAGES):
+                    some = offsets[first : first + MAX_CHECK_POINT_MESSAGES]
                     end_offset = self._log.put_ack(revive_queue, key, invisible_time_ms, some, record.owner)
             except (StoreReadOnly, NotNow) as error:
                 record.problem = store_problem = error
@@ -354,14 +354,14 @@ class AckProcessor:
         known = record.offsets
         new = [offset for offset in offsets if offset not in known]
         if len(known) + len(new) > record.room:
-            more = -(-(len(known) + len(new)) // MAX_MESSAGES) - record.held
+            more = -(-(len(known) + len(new)) // MAX_CHECK_POINT_MESSAGES) - record.held
             shares = self._state.acknowledgements
             owner = self._log.admit_ack(session, revive_queue, key, receipt.invisible_time_ms, more)
             if not record.held:
                 record.owner = owner
             shares.hold(record.owner, entries=more)
             record.held += more
-            record.room = record.held * MAX_MESSAGES
+            record.room = record.held * MAX_CHECK_POINT_MESSAGES
         for offset in new:
             known[offset] = None
         if found is None:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from mqspark.base.bounded import BoundedMap, Ledger
 from mqspark.base.config import Limit
 from mqspark.broker.pop.revive import EARLY_BYTES, MAX_EARLY_ACKS, PopRevival, ReviveQueue
-from mqspark.broker.pop.revivelog import MAX_MESSAGES, CheckKey, RemoteLog
+from mqspark.broker.pop.revivelog import MAX_CHECK_POINT_MESSAGES, CheckKey, RemoteLog
 from mqspark.broker.service import READ_MESSAGES
 from mqspark.broker.state.acks import Deferred
 from mqspark.broker.state.state import BrokerState
@@ -85,7 +85,7 @@ class ActingAcks:
         """Note acknowledgements of an admitted check point. One that has been revived meanwhile is none any longer."""
         if key in self._kept:
             known = self._kept[key].offsets
-            known.update(offsets[: MAX_MESSAGES - len(known)])
+            known.update(offsets[: MAX_CHECK_POINT_MESSAGES - len(known)])
 
     def take(self, key: CheckKey) -> set[int]:
         """The check point has come."""

@@ -32,7 +32,7 @@ from mqspark.protocol.session import Session
 PULL, POP = "PULL", "POP"
 
 
-def allocate(
+def assign(
     strategy: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str]
 ) -> list[MessageQueue] | None:
     """The client's share; both lists are sorted. None for a strategy that brokers do not implement."""
@@ -49,23 +49,23 @@ def allocate(
     return list(queues[start:end])
 
 
-def allocate_for_pop(
+def assign_for_pop(
     strategy: str, client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], share: int
 ) -> list[MessageQueue] | None:
     """With few neighbours to share with, or none, every client gets one entry per broker that stands for all its
-    queues. Otherwise the queues of this client and of the next ``share`` clients. None as in ``allocate``."""
+    queues. Otherwise the queues of this client and of the next ``share`` clients. None as in ``assign``."""
     if share <= 0 or share >= len(clients) - 1:
         if isinstance(queues, Queues):
             return [MessageQueue(queues.topic, name, ANY_QUEUE) for name, _ in queues.spans]
         return [queue._replace(queue_id=ANY_QUEUE) for queue in queues]
     if client_id not in clients:
-        return allocate(strategy, client_id, queues, clients)
+        return assign(strategy, client_id, queues, clients)
     index = clients.index(client_id)
     if len(clients) > len(queues):
         return [queues[index % len(queues)]] if queues else []
     result: list[MessageQueue] = []
     for number in range(share + 1):
-        part = allocate(strategy, clients[(index + number) % len(clients)], queues, clients)
+        part = assign(strategy, clients[(index + number) % len(clients)], queues, clients)
         if part is None:
             return None
         result += part
@@ -185,8 +185,8 @@ class AssignmentProcessor:
         clients = sorted(members.members, key=_java_order)
         strategy, client_id = question.strategy_name or "", question.client_id or ""
         if mode == POP:
-            return allocate_for_pop(strategy, client_id, queues, clients, share)
-        return allocate(strategy, client_id, queues, clients)
+            return assign_for_pop(strategy, client_id, queues, clients, share)
+        return assign(strategy, client_id, queues, clients)
 
     def set_mode(self, session: Session, command: Command) -> None:
         state = self._state

@@ -53,7 +53,7 @@ from mqspark.record.recordlayout import queue_offsets, spans
 from mqspark.store.messages.fetch import GetResult, GetStatus
 from mqspark.store.oldermessages import NotAtHand
 
-MAX_MESSAGES = 32
+MAX_POP_MESSAGES = 32
 """Messages of one pop; RocketMQ refuses larger numbers."""
 
 MAX_UNSYNCED = 100_000
@@ -262,10 +262,11 @@ class PopProcessor(WakingPops[Pop]):
         header = command.header(PopMessageRequestHeader)
         wait_ms = check_time(state, "pop message", header.born_time, header.poll_time)
         check_readable(state, session, command, "pop message")
-        if not 0 < header.max_msg_nums <= MAX_MESSAGES:
+        if not 0 < header.max_msg_nums <= MAX_POP_MESSAGES:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"the broker[{config.broker_ip1}] pop message's num is {header.max_msg_nums}, not 1 to {MAX_MESSAGES}",
+                f"the broker[{config.broker_ip1}] pop message's num is {header.max_msg_nums},"
+                f" not 1 to {MAX_POP_MESSAGES}",
             )
         check_invisible_time(state, header.invisible_time, 1)
         if not state.store_config.timer_wheel_enable:

@@ -119,17 +119,17 @@ class _ReviveBody(Body):
         )
 
 
-MAX_MESSAGES = 64
+MAX_CHECK_POINT_MESSAGES = 64
 """Messages of one check point: RocketMQ keeps the acknowledged ones in the bits of a byte count and an int."""
-MAX_BODY_BYTES = 16 << 10
-"""Bytes of one record: the offsets of MAX_MESSAGES messages, a topic, a group and a broker."""
+MAX_REVIVE_BODY_BYTES = 16 << 10
+"""Bytes of one record: the offsets of MAX_CHECK_POINT_MESSAGES messages, a topic, a group and a broker."""
 _MAX_QUEUE_ID = 1 << 31
 _MAX_NUMBER = 1 << 60
 """The limit of offsets and of ms since the epoch; the sum of two still fits into a long."""
 
 
 def _parse(body: bytes | memoryview) -> _ReviveBody:
-    if len(body) > MAX_BODY_BYTES:
+    if len(body) > MAX_REVIVE_BODY_BYTES:
         raise InvalidMessage(f"a record of the revive log of {len(body)} bytes", field="body")
     try:
         return decode_body(_ReviveBody, body)
@@ -152,10 +152,10 @@ def _checked(key: CheckKey) -> CheckKey:
 def parse_check_point(body: bytes | memoryview, broker_name: str) -> CheckPoint:
     """Raises InvalidMessage for numbers that no check point can have."""
     parsed = _parse(body)
-    _check("n", parsed.n, MAX_MESSAGES + 1)
+    _check("n", parsed.n, MAX_CHECK_POINT_MESSAGES + 1)
     _check("it", parsed.it, _MAX_NUMBER)
     diffs: Sequence[int] = range(parsed.n) if not parsed.d else parsed.d[: parsed.n]
-    acked = parsed.bm & ((1 << MAX_MESSAGES) - 1)
+    acked = parsed.bm & ((1 << MAX_CHECK_POINT_MESSAGES) - 1)
     seen: set[int] = set()
     for index, diff in enumerate(diffs):
         _check("d", diff, _MAX_NUMBER)
@@ -177,7 +177,7 @@ def parse_ack(body: bytes | memoryview, broker_name: str) -> tuple[CheckKey, lis
     offsets = parsed.aol
     if offsets is None:
         offsets = [parsed.ao if parsed.ao is not None else parsed.ack_offset]
-    _check("acknowledgements", len(offsets), MAX_MESSAGES + 1)
+    _check("acknowledgements", len(offsets), MAX_CHECK_POINT_MESSAGES + 1)
     for offset in offsets:
         _check("ackOffset", offset, _MAX_NUMBER)
     return _checked(parsed.key(broker_name)), offsets

@@ -9,7 +9,7 @@ from typing import Protocol
 from mqspark.broker.pop.checks import check_group, check_readable, check_time, check_topic
 from mqspark.broker.pop.parked_pops import ANY_QUEUE, Waiter
 from mqspark.broker.pop.poporder import PopOrder
-from mqspark.broker.pop.popprocessor import MAX_MESSAGES, PopProcessor
+from mqspark.broker.pop.popprocessor import MAX_POP_MESSAGES, PopProcessor
 from mqspark.broker.pop.start_offsets import PopOffsets
 from mqspark.broker.pop.waking import WakingPops
 from mqspark.broker.state.state import BrokerState
@@ -90,10 +90,10 @@ class PopWatchProcessor(WakingPops[_Notification]):
         check_readable(state, session, command, "peeking message")
         check_topic(state, session, header.topic, header.queue_id)
         check_group(state, session, header.consumer_group)
-        if not 0 < header.max_msg_nums <= MAX_MESSAGES:
+        if not 0 < header.max_msg_nums <= MAX_POP_MESSAGES:
             raise Refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"maxMsgNums={header.max_msg_nums} is not between 1 and {MAX_MESSAGES}",
+                f"maxMsgNums={header.max_msg_nums} is not between 1 and {MAX_POP_MESSAGES}",
             )
         buffers: list[memoryview] = []
         count = size_bytes = rest = 0

@@ -52,7 +52,7 @@ SETTLE_MS = 8_000
 """How long messages on their way may take to be stored when a master comes back. After that they are delivered
 again."""
 SETTLING_TICK_MS = 20
-RETRY_MS = 1_000
+ACTING_RETRY_MS = 1_000
 
 
 def others_answers(config: BrokerConfig, state: BrokerState) -> dict[int, Handler]:
@@ -330,7 +330,7 @@ class ActingMaster:
         log.info("waiting messages are delivered to brokers of other names")
 
     def _failed(self, error: OSError) -> None:
-        self._retry_ms = self._clock.monotonic_ms() + RETRY_MS
+        self._retry_ms = self._clock.monotonic_ms() + ACTING_RETRY_MS
         log.error("the files of timer messages cannot be reset, trying again: %s", error)
 
     def _end(self, halves: EscapedHalves) -> None:

@@ -53,7 +53,7 @@ from mqspark.protocol.headers.client_headers import SendMessageRequestHeaderV2
 from mqspark.protocol.receipts import normal_topic
 from mqspark.record.record import Parts
 
-MAX_MESSAGES = 512
+MAX_ESCAPEES = 512
 _MESSAGE_BYTES = 160
 """What a message weighs without its texts and body."""
 MAX_ESCAPEES_BYTES = 32 << 20
@@ -126,7 +126,7 @@ class Escapee(NamedTuple):
         return found if place is None else [each for each in found if each.name == place.broker_name]
 
 
-def targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
+def escape_targets(route: TopicRouteData, own_name: str) -> list[OtherMaster]:
     """The masters that take sends for a topic, without brokers of this name. A slave that acts as master takes none."""
     queues = {
         data.broker_name: data.write_queue_nums
@@ -239,7 +239,7 @@ class EscapeBridge:
 
     def hold(self, size_bytes: int) -> int:
         """The position of something that is not stored until ``stored`` says so. Raises NotNow."""
-        if len(self._open) >= MAX_MESSAGES or self.ledger.bytes >= MAX_ESCAPEES_BYTES:
+        if len(self._open) >= MAX_ESCAPEES or self.ledger.bytes >= MAX_ESCAPEES_BYTES:
             raise NotNow("other brokers have not taken the earlier messages yet")
         size_bytes += _MESSAGE_BYTES
         self.end += size_bytes

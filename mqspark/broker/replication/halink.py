@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
 
-RATE_MS = 1_000
+HA_RATE_MS = 1_000
 """How often the bytes a second of a copy are reckoned anew."""
 
 
@@ -32,7 +32,7 @@ class HaLink:
     def measure(self) -> None:
         """Called about once a second: the bytes that went over since the last call."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms - self._rate_ms >= RATE_MS:
+        if now_ms - self._rate_ms >= HA_RATE_MS:
             copied = self._copied_bytes - self._counted_bytes
             self.bytes_per_s = copied * 1000 // (now_ms - self._rate_ms)
             self._rate_ms, self._counted_bytes = now_ms, self._copied_bytes

@@ -37,7 +37,7 @@ from mqspark.broker.replication.loghealing import UNHEALED, Healing
 from mqspark.broker.replication.metadata import Metadata, adopt_queues
 from mqspark.broker.replication.preonline import PreOnline, comes_back
 from mqspark.broker.replication.replicas import Replicas
-from mqspark.broker.replication.slave import refusals, refusals_before
+from mqspark.broker.replication.slave import refusals_before, slave_refusals
 from mqspark.broker.replication.tablenotices import TableNotices
 from mqspark.broker.replication.term import Term
 from mqspark.broker.state.state import BrokerState
@@ -162,7 +162,7 @@ class Role:
             governed.update(self.acting.handlers)
         governed.update(self.healing.watching(governed))
         if self.follower is not None:
-            governed.update(refusals())
+            governed.update(slave_refusals())
             if self.acting is not None:
                 governed.update(self.acting.pop_handlers)
         elif self.pre_online is not None:

@@ -54,7 +54,7 @@ def _refusing(code: int, remark: str) -> Handler:
     return refuse
 
 
-def refusals() -> dict[int, Handler]:
+def slave_refusals() -> dict[int, Handler]:
     return {request: _refusing(*answer) for request, answer in _REFUSED.items()}
 
 

@@ -40,7 +40,15 @@ from mqspark.schemas.compatibility import (
     Incompatibility,
     incompatibilities,
 )
-from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, PROTOBUF, Reference, Schema
+from mqspark.schemas.parsedschema import (
+    AVRO,
+    KINDS,
+    MAX_REFERENCES,
+    MAX_SCHEMA_DEPTH,
+    PROTOBUF,
+    Reference,
+    Schema,
+)
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 
@@ -525,8 +533,8 @@ class SchemaAnswers:
         """``known``: those found before, by id; ``path``: who needs it. Raises SchemaProblem."""
         source = known.get(schema.id)
         if source is None:
-            if schema.id in path or len(path) > MAX_DEPTH:
-                raise invalid_schema(f"the references lead in a circle or more than {MAX_DEPTH} deep")
+            if schema.id in path or len(path) > MAX_SCHEMA_DEPTH:
+                raise invalid_schema(f"the references lead in a circle or more than {MAX_SCHEMA_DEPTH} deep")
             needed = self._needed(schema.references, known, (*path, schema.id))
             if len(known) > MAX_REFERENCES:
                 raise invalid_schema(f"the schema needs more than {MAX_REFERENCES} others")

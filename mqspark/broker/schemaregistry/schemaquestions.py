@@ -16,7 +16,7 @@ from mqspark.base.names import is_sound
 from mqspark.errors import Picklable
 from mqspark.message import parse_number
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
-from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, OPERATIONS, Operation
+from mqspark.protocol.schemaoperations import MAX_SCHEMA_BODY_BYTES, OPERATIONS, Operation
 from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_REFERENCES, Reference
 
 MAX_OPTIONS_LENGTH = 4_096
@@ -183,8 +183,8 @@ def check_subject(subject: str) -> None:
 
 
 def _fields(body: bytes | memoryview) -> Mapping[str, Any]:
-    if len(body) > MAX_BODY_BYTES:
-        raise invalid_schema(f"the request has {len(body)} bytes, more than {MAX_BODY_BYTES}")
+    if len(body) > MAX_SCHEMA_BODY_BYTES:
+        raise invalid_schema(f"the request has {len(body)} bytes, more than {MAX_SCHEMA_BODY_BYTES}")
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:

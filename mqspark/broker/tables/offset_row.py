@@ -129,7 +129,7 @@ class _OffsetFile(Body):
     data_version: DataVersion | None = None
 
 
-SLICE_BYTES = 32 * 1024
+OFFSET_SLICE_BYTES = 32 * 1024
 """So much text of a master's offsets is decoded in one turn: some two thousand offsets."""
 
 Rows = dict[str, dict[int, int]]
@@ -156,7 +156,7 @@ def offsets_in_slices(body: bytes | memoryview) -> Work[tuple[deque[Rows], DataV
     if low >= len(_TABLE) and not text.startswith(b"}", low):
         begin, parts = low, deque[Rows]()
         try:
-            while (high := text.find(_ROW_END, low + SLICE_BYTES)) >= 0:
+            while (high := text.find(_ROW_END, low + OFFSET_SLICE_BYTES)) >= 0:
                 parts.append(_decode_some(b"{%b}}" % text[low:high]))
                 low = high + 2
                 yield

@@ -68,7 +68,7 @@ BATCH_BYTES = 1 << 20
 """The same limit in bytes; the last message may exceed it."""
 IDLE_MS = 60_000
 """Nothing waits; an arrival causes an earlier tick."""
-RETRY_MS = 100
+DELAY_RETRY_MS = 100
 """Pause after a failed put (DELAY_FOR_A_WHILE)."""
 NOWHERE = "its properties name no topic and queue where it may go"
 """Why a waiting message is skipped."""
@@ -359,7 +359,7 @@ class DelayService:
                 if self._stuck.get(level.number) != problem:
                     self._stuck[level.number] = problem
                     _log.error("%s", problem)
-                wait_ms = RETRY_MS
+                wait_ms = DELAY_RETRY_MS
                 break
             self._stats.delayed_went_on(level.queue_id, size)
             room_bytes -= size

@@ -40,7 +40,7 @@ from mqspark.base.logs import sparing
 from mqspark.base.propertystring import find_property, item, joined
 from mqspark.broker.state.state import BrokerState
 from mqspark.broker.state.writer import Outlet
-from mqspark.broker.timer.delays import BATCH_BYTES, IDLE_MS, NOWHERE, RETRY_MS, real_queue, room_taken
+from mqspark.broker.timer.delays import BATCH_BYTES, DELAY_RETRY_MS, IDLE_MS, NOWHERE, real_queue, room_taken
 from mqspark.broker.timer.timergate import TimerGate
 from mqspark.broker.timer.timermetrics import TimerMetrics
 from mqspark.errors import InvalidMessage, MessageTooLarge, NotNow, StoreCorrupt, StoreReadOnly, is_shortage
@@ -377,7 +377,7 @@ class TimerService:
         try:
             self._timer_log.write()  # left over from a resource shortage
             if self._contradiction and not self._make_again():
-                return RETRY_MS
+                return DELAY_RETRY_MS
             is_interrupted = self._go_back(now_ms)
             if not self._wheel.used_count:  # a look through the whole wheel takes ten milliseconds
                 self._read_tick = max(self._read_tick, now_tick)
@@ -386,11 +386,11 @@ class TimerService:
         except (StoreReadOnly, NotNow) as error:
             # Nothing is lost: the queue and the wheel still hold what has to be done.
             self._report(f"timer messages are blocked: {error}")
-            return RETRY_MS
+            return DELAY_RETRY_MS
         except OSError as error:
             if is_shortage(error):
                 self._report(f"timer messages are blocked: {error}")
-                return RETRY_MS
+                return DELAY_RETRY_MS
             self._note_failure(error)
             return IDLE_MS
         self.problem = None

@@ -39,7 +39,7 @@ from mqspark.record.record import take_apart
 _log = sparing(__name__, lines=5)
 
 SLICE_MESSAGES = 128
-RETRY_MS = 100
+HALF_RETRY_MS = 100
 
 
 class EscapedHalves:
@@ -65,7 +65,7 @@ class EscapedHalves:
             else:
                 wait_ms = 0
         except NotNow:
-            wait_ms = RETRY_MS
+            wait_ms = HALF_RETRY_MS
         self.save()
         return wait_ms
 

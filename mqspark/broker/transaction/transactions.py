@@ -73,7 +73,7 @@ _log = sparing(__name__, lines=5)
 OP_TAG = "d"
 SLICE_MESSAGES = 16
 """Undecided half messages examined in one tick: about a millisecond, if all are stored again."""
-SLICE_BYTES = 1 << 19
+TRANSACTION_SLICE_BYTES = 1 << 19
 """Bytes of copies made in one tick; the last one may exceed it."""
 MAX_COPIES = 200_000
 """Transactions whose current copy is remembered under the identity of the first. Beyond this, the oldest is
@@ -460,7 +460,7 @@ class TransactionService:
             store.log.position - BATCH_KEEP_BYTES,
         )
         now_ms = self._state.clock.now_ms()
-        full_position = store.log.position + SLICE_BYTES
+        full_position = store.log.position + TRANSACTION_SLICE_BYTES
         offset = self._round_next
         for _ in range(SLICE_MESSAGES):
             offset = min(decisions.next_open(offset), round_end)

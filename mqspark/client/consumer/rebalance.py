@@ -43,7 +43,7 @@ def plan(
     )
 
 
-RETRY_MS = 1_000
+REBALANCE_RETRY_MS = 1_000
 """The pause after a round that failed."""
 MIN_INTERVAL_MS = 100
 
@@ -71,7 +71,7 @@ class RebalanceTimer:
     def ran(self, *, balanced: bool) -> None:
         """A round is over; not ``balanced`` if a queue could not be taken or a broker did not answer."""
         self._last_ms = self._clock.monotonic_ms()
-        pause_ms = self._interval_ms if balanced else RETRY_MS
+        pause_ms = self._interval_ms if balanced else REBALANCE_RETRY_MS
         self._due_ms = self._last_ms + (MIN_INTERVAL_MS if self._woken else pause_ms)
 
     def wait_ms(self) -> int:

@@ -21,7 +21,7 @@ from mqspark.protocol.receipts import Receipt, normal_topic
 
 log = escaping(__name__)
 
-TIMEOUT_MS = 3_000
+POP_ACK_TIMEOUT_MS = 3_000
 MAX_ENTRIES = 128
 """Check points acknowledged in one request."""
 MAX_SPAN = 8_192
@@ -183,6 +183,6 @@ class PopAcks:
         address = self._instance.broker_address(broker_name)
         if address is None:
             raise ConnectionLost(broker_name, "it is no longer in any route")
-        await self._instance.remoting.invoke(address, code, header, body, timeout_ms=TIMEOUT_MS)
+        await self._instance.remoting.invoke(address, code, header, body, timeout_ms=POP_ACK_TIMEOUT_MS)
         what = "the broker %s knows again what %s consumes"
         self._instance.outages.over(("ack", self._group, broker_name), what, broker_name, self._group)

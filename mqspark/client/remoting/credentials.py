@@ -23,7 +23,7 @@ from mqspark.protocol.signature import Signer
 ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN = "MQSPARK_ACCESS_KEY", "MQSPARK_SECRET_KEY", "MQSPARK_SECURITY_TOKEN"
 CREDENTIALS_FILE = "MQSPARK_CREDENTIALS_FILE"
 """Variables of the environment."""
-MAX_FILE_BYTES = 64 * 1024
+MAX_CREDENTIALS_BYTES = 64 * 1024
 
 _LINE = re.compile(r"\s*(\w+)\s*[:=]\s*(.*?)\s*")
 
@@ -78,12 +78,14 @@ class Credentials:
             with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
                 if private:
                     _check_private(path, os.fstat(file.fileno()))
-                content = file.read(MAX_FILE_BYTES + 1)
+                content = file.read(MAX_CREDENTIALS_BYTES + 1)
         except OSError as error:
             raise ConfigError(
                 f"cannot read the credentials file {path}: {error.strerror}", key="credentials"
             ) from None
-        values = _values(text_of(content, f"the credentials file {path}", MAX_FILE_BYTES, "credentials"))
+        values = _values(
+            text_of(content, f"the credentials file {path}", MAX_CREDENTIALS_BYTES, "credentials")
+        )
         for key in ("accessKey", "secretKey"):
             if not values.get(key):
                 raise ConfigError(f"the credentials file {path} has no line {key}: ...", key=key)

@@ -21,7 +21,7 @@ from mqspark.errors import ClientError
 
 log = escaping(__name__)
 
-LOOK_S = 0.5
+SILENCE_LOOK_S = 0.5
 """Interval of checks for silent brokers while answers are awaited."""
 SILENT_S = 0.5
 """A broker that sends nothing for this long although an answer is due is silent. The cause may also be a slow disk or a
@@ -65,7 +65,7 @@ class SilenceWatch:
     def arm(self) -> None:
         """An answer is awaited from now on."""
         self.is_armed = True
-        self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(SILENCE_LOOK_S, self._look)
 
     def stop(self) -> None:
         self.is_armed = True  # nothing arms it again

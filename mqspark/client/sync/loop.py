@@ -21,7 +21,7 @@ log = escaping(__name__)
 
 T = TypeVar("T")
 
-LOOK_S = 1.0
+LOOP_LOOK_S = 1.0
 END_S = 2.0
 """For the tasks that are left when the loop ends."""
 
@@ -128,7 +128,7 @@ class LoopCall(Generic[T]):
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.is_over:
             # One who is interrupted here does not pass the lock on to others who wait: they look again.
-            left_s = LOOK_S if until_s is None else min(LOOK_S, until_s - time.monotonic())
+            left_s = LOOP_LOOK_S if until_s is None else min(LOOP_LOOK_S, until_s - time.monotonic())
             if left_s < 0:
                 raise TimeoutError
             if self._waiting.acquire(timeout=left_s):

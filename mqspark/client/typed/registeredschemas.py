@@ -14,7 +14,7 @@ from typing import Any
 from mqspark.client.typed.registryclient import RegistryClient
 from mqspark.errors import InvalidMessage, InvalidSchema, NoSchemaRegistry, SchemaRefused
 from mqspark.protocol.schemaoperations import DELETED
-from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_DEPTH, MAX_REFERENCES, Reference, Schema
+from mqspark.schemas.parsedschema import AVRO, KINDS, MAX_REFERENCES, MAX_SCHEMA_DEPTH, Reference, Schema
 from mqspark.schemas.parsing import parse
 
 MAX_REFUSED_S = 10.0
@@ -107,8 +107,8 @@ class RegisteredSchemas:
         kind = found.get("schemaType") or AVRO
         if kind not in KINDS:
             raise InvalidSchema(f"its type is none of {', '.join(KINDS)}", kind=str(kind)[:80])
-        if depth > MAX_DEPTH:
-            raise InvalidSchema(f"references are more than {MAX_DEPTH} deep", kind=kind)
+        if depth > MAX_SCHEMA_DEPTH:
+            raise InvalidSchema(f"references are more than {MAX_SCHEMA_DEPTH} deep", kind=kind)
         needed = []
         for each in found.get("references") or ():
             try:

@@ -17,10 +17,10 @@ from typing import Any, Literal
 from mqspark.client.remoting.credentials import Credentials
 from mqspark.client.remoting.tls import Tls, TlsSettings, tls_context
 from mqspark.errors import ConfigError, NoSchemaRegistry, SchemaRefused
-from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, MEDIA_TYPE, OPERATIONS
+from mqspark.protocol.schemaoperations import MAX_SCHEMA_BODY_BYTES, MEDIA_TYPE, OPERATIONS
 
-MAX_ANSWER_BYTES = 2 * MAX_BODY_BYTES
-TIMEOUT_MS = 30_000
+MAX_ANSWER_BYTES = 2 * MAX_SCHEMA_BODY_BYTES
+REGISTRY_TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions, and a change to be synced."""
 _AWAY = (502, 503, 504)
 """Another door may answer, or the same one later."""
@@ -38,7 +38,7 @@ class RegistryClient:
         *,
         credentials: Credentials | Literal[False] | None = None,
         tls: Tls | None = None,
-        timeout_ms: int = TIMEOUT_MS,
+        timeout_ms: int = REGISTRY_TIMEOUT_MS,
     ) -> None:
         """``credentials``: None: those of the environment; False: none. ``tls``, of URLs with https: None: that of the
         environment."""

@@ -98,7 +98,7 @@ ENTRIES_AT_ONCE = 256
 FIRST_AT_ONCE = 64
 """The same of the first slice, before it is known how long an entry is."""
 
-SLICE_BYTES = 24 * 1024
+BODY_SLICE_BYTES = 24 * 1024
 """So much text is a slice meant to give, so that long entries are fewer."""
 
 ADDED_AT_ONCE = 1_024
@@ -124,7 +124,7 @@ def encode_in_slices(body: Body, members: Mapping[str, Sequence[bytes]] | None =
             raise FrameTooLarge("answer", size_bytes, MAX_BODY_BYTES)
         texts.append(text)
         piece_bytes += len(text)
-        if piece_bytes >= SLICE_BYTES:
+        if piece_bytes >= BODY_SLICE_BYTES:
             pieces.append(b"".join(texts))
             texts.clear()
             piece_bytes = 0
@@ -168,7 +168,7 @@ class _Portion:
 
     def adapt(self, text_bytes: int) -> None:
         """The last slice gave so much text."""
-        fitting = self.entries * SLICE_BYTES // max(text_bytes, 1)
+        fitting = self.entries * BODY_SLICE_BYTES // max(text_bytes, 1)
         self.entries = min(max(fitting, 1), ENTRIES_AT_ONCE)
 
 

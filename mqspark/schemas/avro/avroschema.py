@@ -19,9 +19,9 @@ from mqspark.schemas.avro.avrotypes import NAMED, PRIMITIVES, AvroField, AvroTyp
 from mqspark.schemas.jsontexts import check_nesting, compact, json_document
 from mqspark.schemas.parsedschema import (
     AVRO,
-    MAX_DEPTH,
     MAX_NAME_LENGTH,
     MAX_NODES,
+    MAX_SCHEMA_DEPTH,
     Check,
     Effort,
     Needed,
@@ -30,7 +30,7 @@ from mqspark.schemas.parsedschema import (
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MAX_NAME = 1_000
-_MAX_NESTING = 3 * MAX_DEPTH
+_MAX_NESTING = 3 * MAX_SCHEMA_DEPTH
 """Values of the text inside each other: a record is an object in the list of fields of another one."""
 _ORDERS = ("ascending", "descending", "ignore")
 _OF_TYPES = frozenset({
@@ -55,7 +55,9 @@ class AvroSchema(Schema):
             self.root = _AvroSchemaReader(self.names).read(_decoded(text))
             self._check, self._batch_check = payload_checks(self.root)
         except RecursionError:
-            raise SchemaTooLarge("types inside each other by their names", MAX_DEPTH, kind=AVRO) from None
+            raise SchemaTooLarge(
+                "types inside each other by their names", MAX_SCHEMA_DEPTH, kind=AVRO
+            ) from None
 
     @cached_property
     def canonical(self) -> str:
@@ -147,8 +149,8 @@ class _AvroSchemaReader:
     def _inside(self, step: str, found: Any, space: str) -> AvroType:
         self._path.append(step)
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise SchemaTooLarge("types inside each other", MAX_DEPTH, kind=AVRO)
+        if self._depth > MAX_SCHEMA_DEPTH:
+            raise SchemaTooLarge("types inside each other", MAX_SCHEMA_DEPTH, kind=AVRO)
         made = self._type(found, space)
         self._depth -= 1
         self._path.pop()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.parsedschema import MAX_DEPTH, MAX_NAME_LENGTH, PROTOBUF, needs_extra
+from mqspark.schemas.parsedschema import MAX_NAME_LENGTH, MAX_SCHEMA_DEPTH, PROTOBUF, needs_extra
 from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MESSAGE
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def types_of(file: FileDescriptorProto) -> Iterator[TypeEntry]:
 def _check_length(name: str) -> None:
     if len(name) > MAX_NAME_LENGTH:
         raise SchemaTooLarge("letters of a full name", MAX_NAME_LENGTH, kind=PROTOBUF)
-    if name.count(".") > MAX_DEPTH:  # a name is looked for in each part
-        raise SchemaTooLarge("parts of a full name", MAX_DEPTH, kind=PROTOBUF)
+    if name.count(".") > MAX_SCHEMA_DEPTH:  # a name is looked for in each part
+        raise SchemaTooLarge("parts of a full name", MAX_SCHEMA_DEPTH, kind=PROTOBUF)
 
 
 def resolve_names(file: FileDescriptorProto, types: Mapping[str, TypeEntry]) -> None:

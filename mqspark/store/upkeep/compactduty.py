@@ -20,7 +20,7 @@ from mqspark.store.config import StoreConfig
 
 _log = sparing(__name__, lines=5)
 
-RETRY_MS = 60_000
+COMPACT_RETRY_MS = 60_000
 """Between a run that failed and one that retention asks for."""
 BUSY_MS = 10_000
 """The same, while another process compacts."""
@@ -117,7 +117,7 @@ class CompactDuty:
         self._since_ms = now_ms = self._clock.monotonic_ms()
         self._not_before_ms = now_ms
         if position < end:
-            self._not_before_ms += BUSY_MS if problem is None else RETRY_MS
+            self._not_before_ms += BUSY_MS if problem is None else COMPACT_RETRY_MS
         self._position, self._known = position, self._taken
         self.runs += 1
         self.queues += queues
@@ -146,7 +146,7 @@ class CompactDuty:
         """A run has ended without a report. What was known stays true."""
         self.is_running = self.is_sure = False
         self._since_ms = now_ms = self._clock.monotonic_ms()
-        self._not_before_ms = now_ms + RETRY_MS
+        self._not_before_ms = now_ms + COMPACT_RETRY_MS
         self.runs += 1
         self._note(problem)
 

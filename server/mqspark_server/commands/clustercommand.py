@@ -279,11 +279,11 @@ def connection_of(given: dict[str, Any]) -> tuple[str, ClientOptions, str | None
         if chosen := name or contexts.current:
             context = contexts.get(chosen)
     timeout_ms = int((given.get("timeout_s") or 5.0) * 1000)
-    options = client_options(given, context, timeout_ms)
+    options = cluster_options(given, context, timeout_ms)
     return nameserver or context.nameserver, options, given.get("cluster") or context.cluster, timeout_ms
 
 
-def client_options(given: dict[str, Any], context: ClusterContext, timeout_ms: int) -> ClientOptions:
+def cluster_options(given: dict[str, Any], context: ClusterContext, timeout_ms: int) -> ClientOptions:
     """Raises ConfigError, also for a file of credentials that cannot be used."""
     from mqspark.client.remoting.client_options import ClientOptions
     from mqspark.client.remoting.credentials import Credentials

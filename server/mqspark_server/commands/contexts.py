@@ -20,7 +20,7 @@ from mqspark.base.textfile import text_of
 from mqspark.base.wholefile import replace_file
 from mqspark.errors import ConfigError
 
-MAX_FILE_BYTES = 1 << 20
+MAX_CONTEXTS_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -63,14 +63,14 @@ def load_contexts() -> Contexts:
     path = contexts_path()
     try:
         with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            content = file.read(MAX_CONTEXTS_BYTES + 1)
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", key="context") from None
     import tomllib
 
-    text = text_of(content, str(path), MAX_FILE_BYTES, "context")
+    text = text_of(content, str(path), MAX_CONTEXTS_BYTES, "context")
     try:
         found = msgspec.convert(tomllib.loads(text), Contexts)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

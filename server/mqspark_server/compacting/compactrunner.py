@@ -23,7 +23,7 @@ from mqspark.store.tools.compactor import CompactReport, CompactTask, DamagedEnt
 
 log = sparing("mqspark.compaction", lines=20)
 
-LOOK_S = 1.0
+COMPACT_LOOK_S = 1.0
 EXAMINE_S = 0.01
 HANGS_S = 600
 """A process without a sign of life for this time is ended, because its disk hangs."""
@@ -49,7 +49,7 @@ class CompactRunner:
         store.upkeep.compact_duty.stop = self._interrupt
 
     def start(self) -> None:
-        self._timer = self._loop.call_later(LOOK_S, self._tick)
+        self._timer = self._loop.call_later(COMPACT_LOOK_S, self._tick)
 
     def stop(self) -> None:
         for timer in (self._timer, self._examination):
@@ -75,7 +75,7 @@ class CompactRunner:
         return None if self._process is None else self._process.pid
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(LOOK_S, self._tick)
+        self._timer = self._loop.call_later(COMPACT_LOOK_S, self._tick)
         if self._examination is not None:
             return
         if self._process is not None:

@@ -39,11 +39,11 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.compaction", lines=20)
 
-LOOK_S = 10.0
+COPY_LOOK_S = 10.0
 """Interval of checks of the queues of compaction topics; each check visits all queues of the store."""
-RETRY_S = 10.0
+COPY_RETRY_S = 10.0
 """Pause after a queue that could not be copied."""
-TIMEOUT_S = 10.0
+COPY_TIMEOUT_S = 10.0
 WAIT_S = 0.1
 """Interval of checks whether a compaction has ended."""
 MAX_MESSAGES = 1000
@@ -89,14 +89,14 @@ class MasterCopy:
 
     async def _look_repeatedly(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(COPY_LOOK_S)
             try:
                 await self.look()
                 self._outages.over("", "older values of compaction topics are copied from the master again")
             except REQUEST_ERRORS as error:
                 what = "older values of compaction topics are not copied from the master now: %s"
                 self._outages.failed("", None, what, error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(COPY_RETRY_S)
 
     async def look(self) -> None:
         """Copy missing values if the master is reachable. Raises OSError, ValueError, MQError."""
@@ -158,7 +158,7 @@ class MasterCopy:
             offset, last = 0, -1
             while offset < queue.low:
                 answer = await connection.request(
-                    RequestCode.PULL_MESSAGE, _pull(queue, offset), timeout_s=TIMEOUT_S
+                    RequestCode.PULL_MESSAGE, _pull(queue, offset), timeout_s=COPY_TIMEOUT_S
                 )
                 following = _next_offset(answer, queue, offset)
                 if answer.code == ResponseCode.SUCCESS:

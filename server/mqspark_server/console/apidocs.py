@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from mqspark_server.console.rendering import HEADERS, HTML, render
 from mqspark_server.web.api import described_api
 
-MAX_DEPTH = 4
+MAX_APIDOCS_DEPTH = 4
 Entry = dict[str, Any]
 
 
@@ -100,7 +100,7 @@ class ApiPage:
         for name, field in schema.get("properties", {}).items():
             path = f"{before}.{name}" if before else name
             yield self._field(path, field, {**field, "required": name in schema.get("required", ())})
-            if depth < MAX_DEPTH:
+            if depth < MAX_APIDOCS_DEPTH:
                 yield from self._fields(field, path, depth + 1)
 
     def _field(self, name: str, schema: Mapping[str, Any], about: Mapping[str, Any]) -> Entry:

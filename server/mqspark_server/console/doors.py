@@ -22,7 +22,7 @@ from mqspark_server.web.problems import Problem
 
 KNOWN_MS = 10_000
 """How long the knowledge whether the cluster has users is cached."""
-TIMEOUT_MS = 5_000
+DOORS_TIMEOUT_MS = 5_000
 MAX_ADDRESS = 64
 _MAY_NOT = "has no permission"
 """In the remark of a broker that knows the user, but does not let them do that."""
@@ -119,7 +119,7 @@ class ClusterDoor:
         """The refusal of the first reachable broker; None: it accepted the request. Raises Problem, NoBroker."""
         options = dataclasses.replace(self._options, credentials=credentials or False)
         problem = ""
-        async with AdminClient(self._namesrv, timeout_ms=TIMEOUT_MS, options=options) as admin:
+        async with AdminClient(self._namesrv, timeout_ms=DOORS_TIMEOUT_MS, options=options) as admin:
             try:
                 info = await admin.cluster_info()
             except MQError as error:

@@ -46,7 +46,7 @@ PREVIEWED = 200
 """Rows that a confirmation shows."""
 PAGE_S = 20.0
 CHANGE_S = 60.0
-TIMEOUT_MS = 5_000
+SITE_TIMEOUT_MS = 5_000
 PRODUCER_GROUP = "mqspark_console"
 
 
@@ -296,7 +296,7 @@ class Site:
     async def connected(self, visitor: Visitor) -> AsyncIterator[Asking]:
         """Raises Trouble."""
         at = self._cluster.cluster_to_show()
-        async with admin_of(at, visitor.kept.credentials, TIMEOUT_MS) as admin:
+        async with admin_of(at, visitor.kept.credentials, SITE_TIMEOUT_MS) as admin:
             yield Asking(admin, at, visitor, self._sampler.history, self._clock.now_ms())
 
     async def error_page(self, request: Request, error: Exception, section: str) -> Response:

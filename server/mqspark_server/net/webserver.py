@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from mqspark.errors import ConfigError
 
-TIMEOUT_S = 5.0
+WEB_TIMEOUT_S = 5.0
 """Time limit from the name look-up to the last byte."""
 MAX_ANSWER_BYTES = 4 << 20
 """Limit of the body of an answer."""
@@ -68,7 +68,7 @@ class WebServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def get(
-        self, target: str, *, timeout_s: float = TIMEOUT_S, max_bytes: int = MAX_ANSWER_BYTES
+        self, target: str, *, timeout_s: float = WEB_TIMEOUT_S, max_bytes: int = MAX_ANSWER_BYTES
     ) -> bytes:
         """The body of an answer with the status 200. ``target``: the path and query, encoded. Raises NotAnswered."""
         answer = await self.ask(target, timeout_s=timeout_s, max_bytes=max_bytes)
@@ -82,7 +82,7 @@ class WebServer:
         headers: Sequence[tuple[str, str]] = (),
         *,
         method: str = "GET",
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = WEB_TIMEOUT_S,
         max_bytes: int = MAX_ANSWER_BYTES,
         trust: ssl.SSLContext | None = None,
     ) -> WebAnswer:

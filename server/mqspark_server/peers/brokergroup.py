@@ -30,13 +30,13 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.brokergroup", lines=10)
 
-RETRY_S = 1.0
+GROUP_RETRY_S = 1.0
 HANDSHAKE_S = 10.0
 """The longest wait for a slave to follow after its master announced itself. The slave first finishes its work."""
 PATIENCE_S = 40.0
 """How long a master that comes back tries to copy the progress of its slaves. Then it goes online without it."""
 MAX_MEMBERS = 100
-LOOK_S = 0.05
+GROUP_LOOK_S = 0.05
 
 
 class BrokerGroup:
@@ -132,7 +132,7 @@ class BrokerGroup:
                 )
                 return
             self._outages.failed("online", None, "this master is not online yet: %s; trying again", problem)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(GROUP_RETRY_S)
 
     async def _copy_progress_of_slaves(self, pre_online: PreOnline) -> None:
         slaves = await self._slaves()
@@ -190,4 +190,4 @@ async def _wait_until(is_so: Callable[[], bool], problem: str) -> None:
     while not is_so():
         if asyncio.get_running_loop().time() > deadline_s:
             raise NotNow(problem)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(GROUP_LOOK_S)

@@ -13,7 +13,7 @@ from typing import Final
 from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.pop.acting_pops import RevivePlace
-from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, is_stored, targets
+from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, escape_targets, is_stored
 from mqspark.errors import NotNow
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
@@ -24,13 +24,13 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.escaping", lines=10)
 
-TIMEOUT_S = 3.0
+ESCAPE_TIMEOUT_S = 3.0
 """EscapeBridge.SEND_TIMEOUT."""
-RETRY_S = 0.5
+ESCAPE_RETRY_S = 0.5
 GIVE_UP_S = 10.0
 """How long to retry when only one broker may store a message: an acknowledgement, without which its message is
 delivered again."""
-ROUTE_S = 5.0
+ESCAPE_ROUTE_S = 5.0
 """How long a route is cached."""
 MAX_ROUTES = 1_000
 MAX_CONNECTIONS = 64
@@ -85,7 +85,7 @@ class Escaping:
                 self._progressed()
                 return
             turn += 1
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(ESCAPE_RETRY_S)
 
     async def _send(self, bridge: EscapeBridge, message: Escapee, turn: int) -> bool:
         found = await self._targets(message)
@@ -93,7 +93,7 @@ class Escaping:
         connection = await self.connected(target.address)
         header = message.header(target, self._core.state.random)
         answer = await connection.request(
-            RequestCode.SEND_MESSAGE_V2, header, message.body, timeout_s=TIMEOUT_S
+            RequestCode.SEND_MESSAGE_V2, header, message.body, timeout_s=ESCAPE_TIMEOUT_S
         )
         verdict = is_stored(answer.code)
         if verdict is None:
@@ -128,7 +128,7 @@ class Escaping:
             try:
                 connection = await self.connected(server)
                 answer = await connection.request(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=TIMEOUT_S
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=ESCAPE_TIMEOUT_S
                 )
             except REQUEST_ERRORS as error:
                 failure = error
@@ -136,10 +136,10 @@ class Escaping:
             found: list[OtherMaster] = []
             if answer.code == ResponseCode.SUCCESS:
                 route = decode_body(TopicRouteData, answer.body)
-                found = targets(route, self._core.config.broker_name)
+                found = escape_targets(route, self._core.config.broker_name)
             if len(self._routes) >= MAX_ROUTES:
                 self._routes.clear()
-            self._routes[topic] = now_s + (ROUTE_S if found else RETRY_S), found
+            self._routes[topic] = now_s + (ESCAPE_ROUTE_S if found else ESCAPE_RETRY_S), found
             return found
         raise failure
 
@@ -151,7 +151,7 @@ class Escaping:
         attempt = self._connecting.get(address)
         if attempt is None:
             attempt = self._connecting[address] = asyncio.ensure_future(
-                self._registrar.dialing.connect(address, timeout_s=TIMEOUT_S)
+                self._registrar.dialing.connect(address, timeout_s=ESCAPE_TIMEOUT_S)
             )
             attempt.add_done_callback(lambda done: self._connected_to(address, done))
         return await asyncio.shield(attempt)

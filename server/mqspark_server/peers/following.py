@@ -34,7 +34,7 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.replication", lines=10)
 
-RETRY_S = 1.0
+FOLLOWING_RETRY_S = 1.0
 """Pause before the next attempt to connect. (RocketMQ: 5 s.)"""
 CONTROLLED_RETRY_S = 0.2
 """In controller mode, where a new master acknowledges nothing before its slaves are there."""
@@ -125,7 +125,7 @@ class Following:
 
     def _tasks(self) -> list[asyncio.Task[None]]:
         loop = asyncio.get_running_loop()
-        retry_s = RETRY_S if self._term is None else CONTROLLED_RETRY_S
+        retry_s = FOLLOWING_RETRY_S if self._term is None else CONTROLLED_RETRY_S
 
         def metadata_s() -> float:
             # In controller mode nobody counts this slave in before it has the tables.

@@ -2,7 +2,7 @@
 registerNameServerPeriod.
 
 Each name server has a task and a connection of its own, so that a dead one delays no other; it is retried after
-RETRY_S. (RocketMQ's broker registers after 10 s.) Must not know how a registration is built.
+REGISTRAR_RETRY_S. (RocketMQ's broker registers after 10 s.) Must not know how a registration is built.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.registrar")
 
-RETRY_S = 1.0
+REGISTRAR_RETRY_S = 1.0
 FIRST_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
 PAUSE_FACTOR = 9
@@ -70,10 +70,10 @@ class _NameServer:
 
     def rest_s(self) -> float:
         """The pause before the next registration. Connections may end as soon as they are made, as behind a proxy whose
-        server is away: the next one is made RETRY_S after the last."""
+        server is away: the next one is made REGISTRAR_RETRY_S after the last."""
         if self.connection is not None and self.connection.alive:
             return self.pause_s
-        return max(self.pause_s, self._connected_s + RETRY_S - asyncio.get_running_loop().time())
+        return max(self.pause_s, self._connected_s + REGISTRAR_RETRY_S - asyncio.get_running_loop().time())
 
 
 class Master(NamedTuple):
@@ -144,7 +144,7 @@ class Registrar:
         while True:
             pause_s = period_s(self._broker.config.register_name_server_period)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s if server.known else RETRY_S):
+                async with asyncio.timeout(pause_s if server.known else REGISTRAR_RETRY_S):
                     await server.due.wait()
             await asyncio.sleep(server.rest_s())
             server.due.clear()
@@ -210,7 +210,9 @@ class Registrar:
     def _failed(self, server: _NameServer, reason: str) -> None:
         server.known = False
         if not server.failing:  # once per outage
-            log.warning("name server %s: %s; trying again every %.0f s", server.address, reason, RETRY_S)
+            log.warning(
+                "name server %s: %s; trying again every %.0f s", server.address, reason, REGISTRAR_RETRY_S
+            )
         server.failing = True
 
     async def abandon(self) -> None:

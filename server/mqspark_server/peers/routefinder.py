@@ -24,7 +24,7 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.routes")
 
-TIMEOUT_S = 1.0
+ROUTE_TIMEOUT_S = 1.0
 
 
 class RouteFinder:
@@ -101,10 +101,10 @@ class RouteFinder:
                 address = self._addresses[0]
                 self._addresses = [*self._addresses[1:], address]  # if this one fails, the next one is asked
                 connection = self._connection = await self._dialing.connect(
-                    address, self._connection_lost, TIMEOUT_S
+                    address, self._connection_lost, ROUTE_TIMEOUT_S
                 )
         try:
-            return await connection.request(code, ext, timeout_s=TIMEOUT_S)
+            return await connection.request(code, ext, timeout_s=ROUTE_TIMEOUT_S)
         except ClientError:
             connection.close()
             raise

@@ -24,13 +24,13 @@ from mqspark_server.process.tasks import end_all
 
 log = sparing("mqspark.schemas")
 
-LOOK_S = 1.0
+FOLLOWER_LOOK_S = 1.0
 """Interval of looks whether there is something to follow, and pause after a failure."""
 PAUSE_S = 0.1
 """Between two reads that senders wait for."""
 WAIT_MS = 15_000
 """How long a pull waits for a record, and how old a route may be."""
-TIMEOUT_S = 5.0
+FOLLOWER_TIMEOUT_S = 5.0
 MAX_MESSAGES = 64
 _EMPTY = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
@@ -81,7 +81,7 @@ class SchemaFollower:
                 log.exception("following the schema registry failed")
                 self._copy.problem = "the schema registry cannot be read: see the broker's log"
             self._disconnect()
-            await self._wait(LOOK_S)
+            await self._wait(FOLLOWER_LOOK_S)
 
     async def _wait(self, seconds: float) -> None:
         """For a sender that waits, but not shorter than PAUSE_S."""
@@ -162,7 +162,7 @@ class SchemaFollower:
         if connection is None:
             raise ProtocolError("there is no connection")
         answer = await connection.request(
-            RequestCode.PULL_MESSAGE, header, timeout_s=TIMEOUT_S + wait_ms / 1000
+            RequestCode.PULL_MESSAGE, header, timeout_s=FOLLOWER_TIMEOUT_S + wait_ms / 1000
         )
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED, *_EMPTY):
             remark = (answer.remark or "")[:200]

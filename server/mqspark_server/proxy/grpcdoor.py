@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # loaded when they are needed
 
 log = sparing("mqspark.grpc")
 
-RETRY_S = 1.0
+GRPC_RETRY_S = 1.0
 """After a shortage, of descriptors or memory, the next peer is looked for so late."""
 
 
@@ -91,7 +91,7 @@ class GrpcDoor:
                 and self._sock is not None
                 and self._sock.fileno() >= 0
             ):
-                self._loop.call_later(RETRY_S, self._wait)
+                self._loop.call_later(GRPC_RETRY_S, self._wait)
             else:
                 self._close_socket()
 

@@ -30,7 +30,7 @@ from mqspark_server.scheduler.schedule import check_expression
 from mqspark_server.settings.serverconfig import is_loopback
 
 MAX_JOBS = 1_000
-MAX_FILE_BYTES = 1 << 20
+MAX_JOBS_FILE_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _OPTION = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _ALIASES = {"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"}
@@ -104,7 +104,7 @@ class JobsFile:
 
 def read_jobs_file(path: Path) -> JobsFile:
     """Raises ConfigError, which names the job."""
-    text = read_text(path, MAX_FILE_BYTES)
+    text = read_text(path, MAX_JOBS_FILE_BYTES)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -24,7 +24,7 @@ from mqspark_server.web.problems import Problem
 if TYPE_CHECKING:
     from mqspark_jobs.tables.tabledefs import TableDefinition, TableDirectory
 
-TIMEOUT_MS = 5_000
+TABLE_CHANGE_TIMEOUT_MS = 5_000
 
 
 def defined(directory: TableDirectory, name: str) -> TableDefinition:
@@ -43,7 +43,7 @@ async def check_may_change(request: Request, nameserver: str) -> None:
     """Ask the cluster for a change of its settings that changes none. Raises Problem."""
     options = ClientOptions(credentials=_credentials(request) or False)
     try:
-        async with AdminClient(nameserver, timeout_ms=TIMEOUT_MS, options=options) as admin:
+        async with AdminClient(nameserver, timeout_ms=TABLE_CHANGE_TIMEOUT_MS, options=options) as admin:
             masters = list((await masters_of(admin)).values())
             if not masters:
                 raise Problem(

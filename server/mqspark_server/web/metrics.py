@@ -24,7 +24,13 @@ from mqspark_server.web.families import (
     exposition_in_slices,
     extension_calls,
 )
-from mqspark_server.web.trafficmetrics import clients, consumers, requests, traffic, transactions
+from mqspark_server.web.trafficmetrics import (
+    client_metrics,
+    consumer_metrics,
+    request_metrics,
+    traffic,
+    transaction_metrics,
+)
 
 if TYPE_CHECKING:
     from mqspark.broker.broker import BrokerCore
@@ -146,10 +152,10 @@ class _BrokerMetrics:
             yield from self._tables(core)
             families = self._rocketmq
             yield from traffic(core, families)
-            yield from requests(core, families)
-            yield from transactions(core, families)
-            yield from consumers(core.state, families, self._app.clock.now_ms())
-            yield from clients(core.state.clients, families)
+            yield from request_metrics(core, families)
+            yield from transaction_metrics(core, families)
+            yield from consumer_metrics(core.state, families, self._app.clock.now_ms())
+            yield from client_metrics(core.state.clients, families)
             yield from self._storage(core)
             yield from self._waiting(core)
             yield from self._timers(core)

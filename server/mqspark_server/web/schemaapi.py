@@ -27,7 +27,13 @@ from mqspark.errors import BrokerError, IllegalName, MQError, NoSchemaRegistry, 
 from mqspark.message import SCHEMAS_TOPIC, parse_number
 from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.headers.admin_headers import SchemaRequestHeader
-from mqspark.protocol.schemaoperations import MAX_BODY_BYTES, MEDIA_TYPE, OPERATIONS, STATUS_FIELD, Operation
+from mqspark.protocol.schemaoperations import (
+    MAX_SCHEMA_BODY_BYTES,
+    MEDIA_TYPE,
+    OPERATIONS,
+    STATUS_FIELD,
+    Operation,
+)
 from mqspark_server.node import BrokerNode
 from mqspark_server.web.callers import Callers, Connect, How, keys_of
 from mqspark_server.web.problems import Problem
@@ -38,7 +44,7 @@ LOOKED_MS, LOOK_S = 10_000, 1.0
 _METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")
 _ILLEGAL_SUBJECT = 42208
 _SUBJECT_RULE = "the name of a subject has up to 255 characters, no control characters, slash or @"
-TIMEOUT_MS = 30_000
+SCHEMA_TIMEOUT_MS = 30_000
 """A schema may have to be compared with many versions."""
 
 
@@ -79,7 +85,7 @@ class SchemaRelay:
     ) -> tuple[int, bytes]:
         keys = keys_of(request)
         with _cluster_problems(keys):
-            async with self._connect(keys, TIMEOUT_MS) as admin:
+            async with self._connect(keys, SCHEMA_TIMEOUT_MS) as admin:
                 answer = await admin.ask_schemas(
                     operation.name,
                     subject=header.schema_subject,
@@ -115,7 +121,9 @@ class BrokerSchemas:
                 )
             return await self._relay.answer(request, operation, header, body)
         await self._check_alone()
-        answer = await self._callers.ask(caller, operation.code, header, body, timeout_s=TIMEOUT_MS / 1000)
+        answer = await self._callers.ask(
+            caller, operation.code, header, body, timeout_s=SCHEMA_TIMEOUT_MS / 1000
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise refused(answer)
         return parse_number(answer.ext.get(STATUS_FIELD)) or 500, bytes(answer.body)
@@ -130,7 +138,7 @@ class BrokerSchemas:
             with suppress(MQError, Problem, TimeoutError):
                 async with (
                     asyncio.timeout(LOOK_S),
-                    self._connect(None if keys is None else Credentials(*keys), TIMEOUT_MS) as admin,
+                    self._connect(None if keys is None else Credentials(*keys), SCHEMA_TIMEOUT_MS) as admin,
                 ):
                     self._keepers = sorted((await admin.topic_route(SCHEMAS_TOPIC)).brokers)
         if len(self._keepers) > 1:
@@ -230,8 +238,8 @@ async def _body(request: Request) -> bytes:
     content = bytearray()
     async for part in request.stream():
         content += part
-        if len(content) > MAX_BODY_BYTES:
-            raise Problem(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
+        if len(content) > MAX_SCHEMA_BODY_BYTES:
+            raise Problem(413, f"the request is larger than {MAX_SCHEMA_BODY_BYTES} bytes")
     return bytes(content)
 
 

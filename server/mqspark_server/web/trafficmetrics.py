@@ -83,7 +83,7 @@ def traffic(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
         yield families.level("lmq_number", text, len(state.store.table.light))
 
 
-def requests(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
+def request_metrics(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     """How long requests took, and how many of a kind wait. One loop serves all kinds, so most never wait."""
     node, stats = families.node, core.state.stats
     times = families.histogram(
@@ -140,7 +140,7 @@ def requests(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     yield from created.values()
 
 
-def transactions(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
+def transaction_metrics(core: BrokerCore, families: Families) -> Iterator[Metric | None]:
     node, stats = families.node, core.state.stats
     halves = families.gauge("half_messages", "undecided transactions", "topic")
     commits = families.counter("commit_messages", "transactions that were committed since start", "topic")
@@ -170,7 +170,7 @@ def transactions(core: BrokerCore, families: Families) -> Iterator[Metric | None
     yield from (halves, commits, rollbacks, finishes)
 
 
-def consumers(state: BrokerState, families: Families, now_ms: int) -> Iterator[Metric | None]:
+def consumer_metrics(state: BrokerState, families: Families, now_ms: int) -> Iterator[Metric | None]:
     node = families.node
     labels = "topic", "consumer_group", "is_retry", "is_system"
     lag = families.gauge("consumer_lag_messages", "messages that are not consumed", *labels)
@@ -204,7 +204,7 @@ def consumers(state: BrokerState, families: Families, now_ms: int) -> Iterator[M
     yield from (lag, lag_ms, in_flight, queueing_ms, ready)
 
 
-def clients(groups: ClientGroups, families: Families) -> Iterator[Metric | None]:
+def client_metrics(groups: ClientGroups, families: Families) -> Iterator[Metric | None]:
     node = families.node
     consumers = families.gauge(
         "consumer_connections",

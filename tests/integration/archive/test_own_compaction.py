@@ -125,7 +125,7 @@ def test_a_log_that_expires_keeps_the_last_value_of_each_key(
 def test_a_killed_compaction_is_made_up_for_and_nothing_is_deleted_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compactduty, "RETRY_MS", 100)
+    monkeypatch.setattr(compactduty, "COMPACT_RETRY_MS", 100)
     killed: list[int] = []
 
     class Killed(subprocess.Popen[bytes]):

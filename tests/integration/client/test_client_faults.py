@@ -152,7 +152,7 @@ async def test_a_send_leaves_a_silent_broker_once_another_has_its_place(
     is_connected: bool, retries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait until its time is over."""
-    monkeypatch.setattr("mqspark.client.remoting.silence.LOOK_S", 0.02)
+    monkeypatch.setattr("mqspark.client.remoting.silence.SILENCE_LOOK_S", 0.02)
     monkeypatch.setattr("mqspark.client.remoting.silence.SILENT_S", 0.02)
     old, new = broker(), broker()
     now = old
@@ -176,7 +176,7 @@ async def test_a_send_leaves_a_silent_broker_once_another_has_its_place(
 
 
 async def test_a_send_waits_for_a_silent_broker_that_its_route_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqspark.client.remoting.silence.LOOK_S", 0.02)
+    monkeypatch.setattr("mqspark.client.remoting.silence.SILENCE_LOOK_S", 0.02)
     monkeypatch.setattr("mqspark.client.remoting.silence.SILENT_S", 0.02)
     a = broker(then=SILENCE)
     async with cluster(a=a) as address, Producer(address, group="g") as producer:
@@ -586,7 +586,7 @@ async def test_a_notification_makes_the_consumer_look_again() -> None:
 @pytest.fixture
 def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed at once, and a failed pull is soon tried again."""
-    for name, seconds in (("LOOK_S", 0.02), ("SILENT_S", 0.05), ("QUIET_S", 0.2)):
+    for name, seconds in (("SILENCE_LOOK_S", 0.02), ("SILENT_S", 0.05), ("QUIET_S", 0.2)):
         monkeypatch.setattr(f"mqspark.client.remoting.silence.{name}", seconds)
     monkeypatch.setattr("mqspark.client.consumer.queuecalls._ERROR_PAUSE_S", 0.02)
 

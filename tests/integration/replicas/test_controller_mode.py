@@ -23,7 +23,7 @@ from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark.testing import Broker, Clients, Cluster, FakeClock
 from mqspark_server.broker_app import BrokerApp
-from mqspark_server.controlled_app import broker_app
+from mqspark_server.controlled_app import controlled_or_plain
 from mqspark_server.process.phases import Phase
 from mqspark_server.settings.settings import Layer, broker_settings
 from tests.support.clusters import Cluster as Process
@@ -110,7 +110,7 @@ def controlled(store: Path, *controllers: Scripted, **settings: str) -> BrokerAp
         "mappedFileSizeCommitLog": str(1 << 22),
         **settings,
     }
-    return broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+    return controlled_or_plain(broker_settings({}, Layer("test", values), use_environment=False))
 
 
 async def test_a_leader_gets_heartbeats_again_after_its_connection_broke(
@@ -260,7 +260,7 @@ async def test_two_controllers_with_states_of_their_own_are_not_obeyed(
 
     leading = {"A", "B"}
     monkeypatch.setattr("mqspark_server.controlled_app.ROLE_WAIT_S", 0.1)
-    monkeypatch.setattr("mqspark_server.controlled_app.RETRY_S", 0.05)
+    monkeypatch.setattr("mqspark_server.controlled_app.CONTROLLER_RETRY_S", 0.05)
     first, second = leader("A"), leader("B")
     async with first.serving(), second.serving():
         app = controlled(tmp_path, first, second)

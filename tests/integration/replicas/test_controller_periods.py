@@ -10,7 +10,7 @@ import pytest
 
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
-from mqspark_server.controlled_app import broker_app
+from mqspark_server.controlled_app import controlled_or_plain
 from mqspark_server.settings.settings import broker_settings
 from tests.support.scripted import SILENCE, Answer, Scripted
 from tests.support.waiting import eventually_async
@@ -46,7 +46,7 @@ async def test_the_leader_is_asked_for_again(
             "bindAddress": "127.0.0.1", "mappedFileSizeCommitLog": 1 << 20, "brokerHeartbeatInterval": 10,
             setting: 50,
         }  # fmt: skip
-        app = broker_app(broker_settings(values, use_environment=False))
+        app = controlled_or_plain(broker_settings(values, use_environment=False))
         starting = asyncio.create_task(app.start())
         try:
             await eventually_async(lambda: len(asked_s) >= 6, "more questions for the leader")

@@ -11,10 +11,10 @@ import pytest
 from mqspark.protocol.codes import RequestCode
 from mqspark.protocol.command import Command
 from mqspark_server.broker_app import BrokerApp
-from mqspark_server.controlled_app import broker_app
+from mqspark_server.controlled_app import controlled_or_plain
 from mqspark_server.namesrv_app import NameServerApp
 from mqspark_server.net import outbound
-from mqspark_server.peers.registrar import RETRY_S
+from mqspark_server.peers.registrar import REGISTRAR_RETRY_S
 from mqspark_server.settings.settings import Layer, broker_settings, namesrv_settings
 from tests.support.forgetful import Forgetful
 from tests.support.remoting import ask, topic_fields
@@ -39,7 +39,7 @@ def broker(store: Path, **settings: str) -> BrokerApp:
         "mappedFileSizeCommitLog": str(1 << 22),
         **settings,
     }
-    return broker_app(broker_settings({}, Layer("test", values), use_environment=False))
+    return controlled_or_plain(broker_settings({}, Layer("test", values), use_environment=False))
 
 
 async def test_a_broker_finds_its_controller_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ async def test_a_name_server_whose_connections_do_not_last_is_not_asked_without_
         await app.start()
         try:
             await eventually_async(lambda: names.accepted >= 3, "three attempts")
-            assert names.accepted <= 2 + (asyncio.get_running_loop().time() - began_s) / RETRY_S
+            assert names.accepted <= 2 + (asyncio.get_running_loop().time() - began_s) / REGISTRAR_RETRY_S
         finally:
             await app.kill()
 

@@ -592,7 +592,7 @@ def test_users_ask_in_their_own_name(guarded: Broker) -> None:
 def test_a_broker_has_a_past_before_its_first_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are taken while nobody has asked it anything over HTTP."""
     monkeypatch.setattr(broker_app, "SAMPLES_AFTER_S", 0.01)
-    monkeypatch.setattr(sampler, "PERIOD_S", 0.05)
+    monkeypatch.setattr(sampler, "SAMPLE_PERIOD_S", 0.05)
     monkeypatch.setattr(sampler, "UNWATCHED_S", 0.0)
     clock = FakeClock()
     with Broker(http=True, clock=clock) as running:

@@ -29,7 +29,7 @@ from mqspark.broker.tables.consumer_offsets import DROPPED_AT_ONCE
 from mqspark.filter.tags import Tags
 from mqspark.message import MessageQueue
 from mqspark.namesrv.namesrv import NameServer
-from mqspark.protocol.bodies.body import SLICE_BYTES, encode_in_slices
+from mqspark.protocol.bodies.body import BODY_SLICE_BYTES, encode_in_slices
 from mqspark.protocol.bodies.topic_bodies import (
     RegisterBrokerBody,
     SubscriptionGroupConfig,
@@ -625,7 +625,7 @@ def test_a_whole_table_is_encoded_between_turns(bench: Bench, code: int) -> None
     while bench.broker.work():
         slices += 1
     assert slices >= NAMES // 512
-    assert max(map(len, peer.session.out)) < 3 * SLICE_BYTES  # ten megabytes are never copied at once
+    assert max(map(len, peer.session.out)) < 3 * BODY_SLICE_BYTES  # ten megabytes are never copied at once
     assert len(peer.heard()) == 1
 
 

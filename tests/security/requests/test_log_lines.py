@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.base.logs import PERIOD_S, OneLine, Sparing, escaping, printable, sparing, without_secrets
+from mqspark.base.logs import LOG_PERIOD_S, OneLine, Sparing, escaping, printable, sparing, without_secrets
 from mqspark.errors import BrokerError
 from mqspark.protocol.command import encode_request
 from mqspark_server import dev_cluster
@@ -74,7 +74,7 @@ def test_what_was_left_out_is_counted() -> None:
             shown.append(record.getMessage())
     assert shown == ["peer a\\nb sent 0 bytes", "peer a\\nb sent 1 bytes"]
     record = logging.LogRecord("x", logging.WARNING, "", 0, "peer %s sent %d bytes", ("c", 10), None)
-    record.created = 1000.0 + PERIOD_S
+    record.created = 1000.0 + LOG_PERIOD_S
     assert quiet.filter(record)
     assert record.getMessage() == "peer c sent 10 bytes (and 8 more like the last)"
 

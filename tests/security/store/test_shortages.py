@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqspark.broker.timer.delays import RETRY_MS
+from mqspark.broker.timer.delays import DELAY_RETRY_MS
 from mqspark.errors import NoResources, NotNow, StoreUnreadable
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.headers.client_headers import PopMessageRequestHeader
@@ -218,7 +218,7 @@ def test_a_service_that_lacks_a_descriptor_keeps_no_other_from_its_work(
 
         monkeypatch.setattr(bench.broker.pop, "tick", fail)
         called.clear()
-        assert bench.broker.tick() == RETRY_MS
+        assert bench.broker.tick() == DELAY_RETRY_MS
         assert called == ["lite"]
     assert "PopService waits: " in caplog.text
     monkeypatch.undo()

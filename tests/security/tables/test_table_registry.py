@@ -141,7 +141,7 @@ eight bytes a timer message that a crash left; emptied when they are read: Timer
 one entry a save: TimerService._undurable
 pages of the wheel's file: TimerWheel._dirty Snapshot.numbers Snapshot.left Snapshot._pages
 MAX_ABSENT: TransactionService._absent
-copies of one tick, SLICE_BYTES and a message: TransactionService._checks
+copies of one tick, TRANSACTION_SLICE_BYTES and a message: TransactionService._checks
 commits that a crash let through in part; filled at the start only: TransactionService._rests
 one entry a round of checks: TransactionService._unsaved
 eight bytes a decided half message, until the next op message: TransactionService._unwritten

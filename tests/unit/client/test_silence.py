@@ -11,7 +11,7 @@ import pytest
 
 from mqspark.client.remoting import silence
 from mqspark.client.remoting.channel import Channel
-from mqspark.client.remoting.silence import LOOK_S, QUIET_S, SILENT_S, SilenceWatch
+from mqspark.client.remoting.silence import QUIET_S, SILENCE_LOOK_S, SILENT_S, SilenceWatch
 from mqspark.errors import RequestTimeout
 from mqspark.protocol.command import encode_response
 
@@ -122,7 +122,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_a_broker_that_holds_pulls_back_is_knocked_at_and_kept(world: World) -> None:
     world.polls[A] = world.clock.now
     world.watch.uses(A)
-    world.clock.advance(QUIET_S - LOOK_S)
+    world.clock.advance(QUIET_S - SILENCE_LOOK_S)
     assert world.knocked == []
     world.clock.advance(60)
     assert len(world.knocked) == pytest.approx(60 / QUIET_S, abs=2), "every time it was quiet for so long"
@@ -135,7 +135,7 @@ def test_a_frozen_broker_is_left_soon_after_another_has_its_place(world: World) 
     world.watch.uses(A)
     world.clock.advance(9)
     assert world.left == [], "the route still names it"
-    assert world.looked_up[0] - began <= QUIET_S + SILENT_S + 2 * LOOK_S
+    assert world.looked_up[0] - began <= QUIET_S + SILENT_S + 2 * SILENCE_LOOK_S
     assert len(world.knocked) == 1, "the first one is not answered yet"
     world.named.remove(A)
     world.clock.advance(2)
@@ -145,10 +145,10 @@ def test_a_frozen_broker_is_left_soon_after_another_has_its_place(world: World) 
 def test_a_broker_that_owes_an_answer_is_not_knocked_at(world: World) -> None:
     world.due[A] = world.clock.now
     world.watch.uses(A)
-    world.clock.advance(SILENT_S + 2 * LOOK_S)
+    world.clock.advance(SILENT_S + 2 * SILENCE_LOOK_S)
     assert (len(world.looked_up) > 0, world.knocked) == (True, [])
     world.named.remove(A)
-    world.clock.advance(LOOK_S)
+    world.clock.advance(SILENCE_LOOK_S)
     assert world.left == [A]
 
 
@@ -161,7 +161,7 @@ def test_the_longer_the_silence_the_fewer_are_the_questions(world: World) -> Non
     assert len(world.looked_up) < 50
     world.due[A] = world.clock.now
     before = len(world.looked_up)
-    world.clock.advance(SILENT_S + 2 * LOOK_S)
+    world.clock.advance(SILENT_S + 2 * SILENCE_LOOK_S)
     assert len(world.looked_up) > before, "it begins anew with each silence"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.errors import FilterFailed, InvalidFilter
-from mqspark.filter.sql import MAX_COST, MAX_DEPTH, MAX_LENGTH, compile_sql
+from mqspark.filter.sql import MAX_SQL_COST, MAX_SQL_DEPTH, MAX_SQL_LENGTH, compile_sql
 from mqspark.filter.values import Long, order, parse_double, parse_integer
 from mqspark.message import encode_properties
 
@@ -152,7 +152,7 @@ def test_what_does_not_compile(sql: str | None, problem: str, position: int) -> 
         "a = " + "9" * 16000,
         "a = '" + "x''" * 5000,
         "/*" + "*x" * 8000,
-        "x" * (MAX_LENGTH + 1),
+        "x" * (MAX_SQL_LENGTH + 1),
     ],
     ids=lambda sql: sql[:12],
 )
@@ -163,15 +163,15 @@ def test_the_hostile_are_refused(sql: str) -> None:
 
 
 def test_the_bounds_are_reached() -> None:
-    deep = "(" * (MAX_DEPTH - 1) + "NOT a IS NULL" + ")" * (MAX_DEPTH - 1)
+    deep = "(" * (MAX_SQL_DEPTH - 1) + "NOT a IS NULL" + ")" * (MAX_SQL_DEPTH - 1)
     assert compile_sql(deep).evaluate({}) is True
-    with pytest.raises(InvalidFilter, match=f"nested more than {MAX_DEPTH} deep"):
+    with pytest.raises(InvalidFilter, match=f"nested more than {MAX_SQL_DEPTH} deep"):
         compile_sql(f"({deep})")
-    wide = " OR ".join(["a=1"] * ((MAX_COST - 1) // 3))  # a chain of ORs counts as one
+    wide = " OR ".join(["a=1"] * ((MAX_SQL_COST - 1) // 3))  # a chain of ORs counts as one
     compiled = compile_sql(wide)
-    assert compiled.cost <= MAX_COST
+    assert compiled.cost <= MAX_SQL_COST
     assert compiled.evaluate({"a": "1"}) is True
-    with pytest.raises(InvalidFilter, match=f"more than {MAX_COST} operators and operands"):
+    with pytest.raises(InvalidFilter, match=f"more than {MAX_SQL_COST} operators and operands"):
         compile_sql(wide + " OR a=1")
     names = ",".join(f"'{number}'" for number in range(2000))
     assert compile_sql(f"a IN ({names})").matches({"a": "1999"})

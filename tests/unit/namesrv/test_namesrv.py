@@ -15,7 +15,7 @@ from mqspark.namesrv.config import NamesrvConfig
 from mqspark.namesrv.namesrv import TICK_MS, NameServer
 from mqspark.namesrv.routes import PAGES_A_SLICE, TOPICS_A_SLICE, BrokerIdentity, RouteTable
 from mqspark.protocol import fastjson
-from mqspark.protocol.bodies.body import SLICE_BYTES
+from mqspark.protocol.bodies.body import BODY_SLICE_BYTES
 from mqspark.protocol.bodies.topic_bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -437,7 +437,7 @@ def test_a_long_list_of_topics_leaves_in_pieces() -> None:
     peer.give(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     while core.work():
         pass
-    assert max(map(len, peer.session.out)) < 3 * SLICE_BYTES
+    assert max(map(len, peer.session.out)) < 3 * BODY_SLICE_BYTES
     (answer,) = peer.heard()
     assert sorted(json.loads(bytes(answer.body))["topicList"]) == names
 

@@ -16,8 +16,8 @@ from mqspark.message import MessageQueue, crc32, java_hash
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import ConsumeStats, ResetOffsetBody
 from mqspark.protocol.bodies.body import (
+    BODY_SLICE_BYTES,
     ENTRIES_AT_ONCE,
-    SLICE_BYTES,
     Queue,
     decode_body,
     encode_body,
@@ -317,9 +317,9 @@ def test_a_large_body_is_encoded_in_slices_and_pieces_however_long_its_entries_a
     pieces, slices = sliced(encode_in_slices(TopicList(topic_list=names)))
     text = b"".join(pieces)
     assert json.loads(text)["topicList"] == names
-    assert max(map(len, pieces)) < 3 * SLICE_BYTES
-    assert min(map(len, pieces[:-1])) >= SLICE_BYTES
-    assert slices >= max(len(text) // (2 * SLICE_BYTES), len(names) // ENTRIES_AT_ONCE)
+    assert max(map(len, pieces)) < 3 * BODY_SLICE_BYTES
+    assert min(map(len, pieces[:-1])) >= BODY_SLICE_BYTES
+    assert slices >= max(len(text) // (2 * BODY_SLICE_BYTES), len(names) // ENTRIES_AT_ONCE)
 
 
 def test_a_long_list_below_a_key_is_encoded_in_slices() -> None:
@@ -332,7 +332,7 @@ def test_a_long_list_below_a_key_is_encoded_in_slices() -> None:
     pieces, slices = sliced(encode_in_slices(ProducerTableInfo(data=data)))
     assert decode_body(ProducerTableInfo, b"".join(pieces)).data == data
     assert slices > 2_600 // ENTRIES_AT_ONCE
-    assert max(map(len, pieces)) < 2 * SLICE_BYTES
+    assert max(map(len, pieces)) < 2 * BODY_SLICE_BYTES
 
 
 def test_two_large_tables_of_one_body_are_encoded_in_slices() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
-from mqspark.protocol.fastjson import MAX_DEPTH, canonical, dumps_pretty, loads
+from mqspark.protocol.fastjson import MAX_JSON_DEPTH, canonical, dumps_pretty, loads
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_references_cannot_grow_without_bound() -> None:
         "{'a':'\\u12g4'}",
         "{'a':1-2}",
         "{a:" + "1" * 5000 + "}",
-        "[" * (MAX_DEPTH + 2),
-        "{" * (MAX_DEPTH + 2),
-        "{a:" * (MAX_DEPTH + 2),
+        "[" * (MAX_JSON_DEPTH + 2),
+        "{" * (MAX_JSON_DEPTH + 2),
+        "{a:" * (MAX_JSON_DEPTH + 2),
         "[" * 100_000,
     ],
 )
@@ -120,7 +120,7 @@ def test_numbers_too_large_are_not_integers() -> None:
 
 
 def test_depth_bound_leaves_room_for_real_bodies() -> None:
-    depth = MAX_DEPTH - 1
+    depth = MAX_JSON_DEPTH - 1
     assert loads(b"[" * depth + b"{1:2}" + b"]" * depth)
 
 

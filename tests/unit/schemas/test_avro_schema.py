@@ -12,7 +12,7 @@ import pytest
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
 from mqspark.schemas.avro.avrocheck import MAX_EMPTY_ITEMS, MAX_EMPTY_VALUES, MAX_NESTING
-from mqspark.schemas.parsedschema import AVRO, MAX_DEPTH, MAX_TEXT_BYTES, Reference, Schema
+from mqspark.schemas.parsedschema import AVRO, MAX_SCHEMA_DEPTH, MAX_TEXT_BYTES, Reference, Schema
 from mqspark.schemas.parsing import parse
 
 ORDER = {
@@ -177,13 +177,13 @@ def test_what_is_no_json(text: str) -> None:
 
 
 def test_bounds_come_first() -> None:
-    deep = '{"type":"array","items":' * MAX_DEPTH
-    assert parse(AVRO, deep[24:] + '"int"' + "}" * (MAX_DEPTH - 1)).check()(b"\0") is None
+    deep = '{"type":"array","items":' * MAX_SCHEMA_DEPTH
+    assert parse(AVRO, deep[24:] + '"int"' + "}" * (MAX_SCHEMA_DEPTH - 1)).check()(b"\0") is None
     fields = ",".join(f'{{"name":"f{n}","type":"int"}}' for n in range(30_000))
     for text in (
         " " * MAX_TEXT_BYTES + '"int"',
         "é" * (MAX_TEXT_BYTES // 2 + 1),
-        deep + deep + '"int"' + "}" * (2 * MAX_DEPTH),
+        deep + deep + '"int"' + "}" * (2 * MAX_SCHEMA_DEPTH),
         "[" * 100_000,
         f'{{"type":"record","name":"R","fields":[{fields}]}}',
     ):

@@ -162,8 +162,8 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
     monkeypatch.setattr(notifier, "LINGER_S", 0.0)
     for module, names in (
         (brokergroup, ()),
-        (escaping, ("RETRY_S", "ROUTE_S")),
-        (mastercopy, ("LOOK_S", "RETRY_S")),
+        (escaping, ("ESCAPE_RETRY_S", "ESCAPE_ROUTE_S")),
+        (mastercopy, ("COPY_LOOK_S", "COPY_RETRY_S")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, 0.001)

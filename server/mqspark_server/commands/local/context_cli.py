@@ -13,7 +13,7 @@ from mqspark.base.config import did_you_mean
 from mqspark.client.remoting.client_options import ClientOptions
 from mqspark.client.remoting.tls import tls_context
 from mqspark.errors import MQError
-from mqspark_server.commands.clustercommand import client_options, confirm, noun
+from mqspark_server.commands.clustercommand import cluster_options, confirm, noun
 from mqspark_server.commands.contexts import (
     ClusterContext,
     changed_contexts,
@@ -70,7 +70,7 @@ def context_add(
         tls_verify_host_name=not tls_any_name,
     )
     check_context(name, added)
-    options = client_options({}, added, _PATIENCE_MS)
+    options = cluster_options({}, added, _PATIENCE_MS)
     tls_context(options.tls)
     with changed_contexts() as known:
         known.contexts[name] = added

@@ -102,11 +102,11 @@ def controller_run(config: ServerConfig, assignments: Assignments) -> None:
 @click.command("run", cls=DeclaredCommand)
 def broker_run(config: ServerConfig, assignments: Assignments) -> None:
     """Run a broker until SIGTERM or SIGINT."""
-    from mqspark_server.controlled_app import broker_app
+    from mqspark_server.controlled_app import controlled_or_plain
     from mqspark_server.settings.settings import broker_settings, production
 
     settings = _settings(broker_settings, production(), config, assignments)
-    app = broker_app(settings)
+    app = controlled_or_plain(settings)
     serve(app, lambda: _broker_ready(app.config.namesrv_addr or "-", app))
 
 

@@ -27,11 +27,11 @@ from mqspark_server.survey.groupsurvey import group_names
 from mqspark_server.survey.surveying import Row, each_of
 from mqspark_server.survey.topicsurvey import is_there
 
-PERIOD_S = 10.0
+SAMPLE_PERIOD_S = 10.0
 PAUSE_FACTOR = 10
 """A round that takes longer than usual, as with a broker that does not answer, is followed by a longer pause."""
 ROUND_S = 20.0
-TIMEOUT_MS = 2_000
+SAMPLE_TIMEOUT_MS = 2_000
 MAX_BROKERS = 64
 MAX_GROUPS = 64
 REQUESTS_FOR_GROUPS = 64
@@ -117,7 +117,7 @@ class Sampler:
             try:
                 at = self._cluster.cluster_to_show()
                 if at.problem is None:
-                    async with admin_of(at, at.own_credentials, TIMEOUT_MS) as admin:
+                    async with admin_of(at, at.own_credentials, SAMPLE_TIMEOUT_MS) as admin:
                         while True:
                             began_ms = self._clock.monotonic_ms()
                             async with asyncio.timeout(ROUND_S):
@@ -132,7 +132,7 @@ class Sampler:
             away_s = min(away_s * 2, LONGEST_AWAY_S)
 
     def _rest_s(self, took_s: float) -> float:
-        rest_s = max(PERIOD_S - took_s, took_s * PAUSE_FACTOR)
+        rest_s = max(SAMPLE_PERIOD_S - took_s, took_s * PAUSE_FACTOR)
         watched_ms = self._watched_ms
         if watched_ms is not None and self._clock.monotonic_ms() - watched_ms < WATCHED_FOR_MS:
             return rest_s

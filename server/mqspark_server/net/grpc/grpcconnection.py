@@ -50,7 +50,7 @@ from mqspark_server.net.tlsgate import TlsGate
 
 log = sparing("mqspark.grpc")
 
-SLICE_BYTES = 8 * 1024
+GRPC_SLICE_BYTES = 8 * 1024
 STREAM_MARK_BYTES = 256 * 1024
 """A method that has written so much which its caller does not take waits before it writes more."""
 PING = b"are you?"
@@ -167,8 +167,8 @@ class GrpcConnection(ServedConnection[GrpcHost]):
                 self._stop_reading()
                 host.turns.read_later(self)
                 break
-            self._take_slice(data[at : at + SLICE_BYTES])
-            at += SLICE_BYTES
+            self._take_slice(data[at : at + GRPC_SLICE_BYTES])
+            at += GRPC_SLICE_BYTES
         self._schedule_write()
 
     def _take_slice(self, data: bytes) -> None:

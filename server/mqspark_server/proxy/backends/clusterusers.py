@@ -45,7 +45,7 @@ from mqspark_server.proxy.grpcstatus import GrpcRefusal, code_of, refusal_of
 
 REFRESH_S = 10.0
 """How long a change of users takes to be seen here, at most. RocketMQ's proxy takes 20 s (userCacheRefreshSeconds)."""
-RETRY_S = 1.0
+USERS_RETRY_S = 1.0
 
 Ask = Callable[[int, Mapping[str, str]], Awaitable[Command]]
 """Asks a broker. Raises GrpcRefusal."""
@@ -162,10 +162,10 @@ class ClusterUsers:
             await self.refresh()
         except (GrpcRefusal, ProtocolError, InvalidMessage, IllegalName) as error:
             log.warning("the users of the cluster cannot be copied: %s", error)
-            return RETRY_S
+            return USERS_RETRY_S
         except Exception:  # without this task a removed user would stay one for ever
             log.exception("the users of the cluster cannot be copied")
-            return RETRY_S
+            return USERS_RETRY_S
         return REFRESH_S
 
     async def refresh(self) -> None:

@@ -252,7 +252,7 @@ async def change_invisible_duration(
     invisible_ms = invisible_ms_of(request.invisible_duration)
     handle = await taken(call, topic, group, request.receipt_handle, request.lite_topic)
     place = place_of(group, topic, request.lite_topic, handle)
-    changed = await change(call.client.link, place, handle, invisible_ms, suspend=request.suspend)
+    changed = await change_receipt(call.client.link, place, handle, invisible_ms, suspend=request.suspend)
     if changed is None:
         raise GrpcRefusal(pb.INTERNAL_SERVER_ERROR, "changeInvisibleDuration failed: status is abnormal")
     return pb.ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.encode())
@@ -300,7 +300,7 @@ def renewals_for(backend: ProxyBackend, clients: GrpcClients) -> Renewals:
         key: ClientKey, place: ReceiptPlace, handle: ReceiptHandle, invisible_ms: int
     ) -> ReceiptHandle | None:
         client = clients.find(key)
-        return None if client is None else await change(client.link, place, handle, invisible_ms)
+        return None if client is None else await change_receipt(client.link, place, handle, invisible_ms)
 
     def is_here(key: ClientKey) -> bool:
         client = clients.find(key)
@@ -334,7 +334,7 @@ async def acknowledge(link: Link, place: ReceiptPlace, handle: ReceiptHandle) ->
         raise ack_refusal(answer)
 
 
-async def change(
+async def change_receipt(
     link: Link, place: ReceiptPlace, handle: ReceiptHandle, invisible_ms: int, *, suspend: bool = False
 ) -> ReceiptHandle | None:
     """The new handle; None if the broker does not know the old one. ``suspend``: the rest of a lite topic waits, too.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from mqspark.base.logs import sparing
-from mqspark.broker.pop.popprocessor import MAX_MESSAGES
+from mqspark.broker.pop.popprocessor import MAX_POP_MESSAGES
 from mqspark.broker.state.litenames import bound_topic
 from mqspark.errors import InvalidMessage, ProtocolError, TableFull
 from mqspark.message import PERM_READ, MessageQueue
@@ -34,7 +34,7 @@ from mqspark_server.proxy.content.resources import group_of, topic_of
 from mqspark_server.proxy.content.subscribed import filter_of
 from mqspark_server.proxy.grpcstatus import OK, GrpcRefusal, refusal_of, status
 from mqspark_server.proxy.methods.grpclite import LITE_CONSUMERS
-from mqspark_server.proxy.methods.grpcreceipts import acknowledge, change, forward, invisible_ms_of
+from mqspark_server.proxy.methods.grpcreceipts import acknowledge, change_receipt, forward, invisible_ms_of
 
 MIN_POLL_MS, MAX_POLL_MS = 5_000, 20_000
 """grpcClientConsumerMinLongPollingTimeoutMillis, grpcClientConsumerMaxLongPollingTimeoutMillis"""
@@ -72,7 +72,7 @@ class _Reception:
         self.invisible_ms = INVISIBLE_MS
         if not self.auto_renew:
             self.invisible_ms = invisible_ms_of(request.invisible_duration, MIN_INVISIBLE_MS)
-        self.batch = min(request.batch_size, MAX_MESSAGES)
+        self.batch = min(request.batch_size, MAX_POP_MESSAGES)
         self.attempt_id = request.attempt_id or None
         self.filter = _filter(self.topic, request.filter_expression)
         self.tags = frozenset(self.filter.tags_set)
@@ -299,7 +299,7 @@ async def _give_back(call: GrpcCall, reception: _Reception, given: Sequence[Give
         place = _place(reception, each)
         handle = await call.shared.renewals.take(call.client.key, place, each.handle)
         try:
-            await change(call.client.link, place, handle, GIVEN_BACK_MS)
+            await change_receipt(call.client.link, place, handle, GIVEN_BACK_MS)
         except GrpcRefusal as refused:
             log.warning(
                 "message %s is delivered again only after its invisible time: %s", each.message_id, refused

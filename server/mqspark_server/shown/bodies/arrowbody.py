@@ -15,7 +15,7 @@ from mqspark_server.shown.bodies.outline import Full, Outline, Unreadable
 FILE = b"ARROW1\x00\x00"
 STREAM = b"\xff\xff\xff\xff"
 MAX_INFLATED_BYTES = 16 << 20
-MAX_STEPS = 20_000
+MAX_ARROW_STEPS = 20_000
 """Values that are read."""
 _HEADER, _DATA, _BUFFERS, _COMPRESSION = 2, 1, 2, 3
 """Fields of Message, DictionaryBatch and RecordBatch (Message.fbs)."""
@@ -111,12 +111,12 @@ class _Table:
 
 
 class _RowWriter:
-    """Writes rows until MAX_STEPS values are read. Raises Full."""
+    """Writes rows until MAX_ARROW_STEPS values are read. Raises Full."""
 
     def __init__(self, pa: Any, out: Outline) -> None:
         self._pa = pa
         self._out = out
-        self._steps = MAX_STEPS
+        self._steps = MAX_ARROW_STEPS
 
     def rows(self, batch: Any) -> None:
         for number in range(batch.num_rows):

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Reading, Unreadable
+from mqspark_server.shown.bodies.outline import MAX_OUTLINE_DEPTH, Full, Outline, Reading, Unreadable
 
 MAGIC = b"Obj\x01"
 SINGLE_OBJECT = b"\xc3\x01"
@@ -24,7 +24,7 @@ MAX_INFLATED_IN_ALL_BYTES = 8 << 20
 MAX_BLOCKS = 4_096
 """Blocks that are unpacked: one without records writes nothing, and may inflate to a thousand times its size."""
 MAX_HEADER_FIELDS = 1_000
-MAX_STEPS = 100_000
+MAX_AVRO_STEPS = 100_000
 """Values, and fields of records, that are looked at for one body: many of them may take no byte and write nothing."""
 _SYNC_BYTES = 16
 _FINGERPRINT_BYTES = 8
@@ -136,7 +136,7 @@ class _AvroBodySchema:
             with contextlib.suppress(ValueError, RecursionError):  # then the name is not found
                 self._learn(json.loads(each), "", 0)
         self._learn(self._root, "", 0)
-        self._steps = MAX_STEPS
+        self._steps = MAX_AVRO_STEPS
 
     @property
     def name(self) -> str:
@@ -145,7 +145,7 @@ class _AvroBodySchema:
 
     def _learn(self, schema: Any, space: str, depth: int) -> None:
         """The named types, by their full and their short names."""
-        if depth > MAX_DEPTH:
+        if depth > MAX_OUTLINE_DEPTH:
             raise Unreadable("its schema nests too deep")
         match schema:
             case list():
@@ -172,7 +172,7 @@ class _AvroBodySchema:
         self._write(self._root, reading, out, 0)
 
     def _write(self, schema: Any, reading: Reading, out: Outline, depth: int) -> None:
-        if depth > 2 * MAX_DEPTH:
+        if depth > 2 * MAX_OUTLINE_DEPTH:
             raise Unreadable("its values nest too deep")
         self._step()
         match schema:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 
-MAX_DEPTH = 64
+MAX_OUTLINE_DEPTH = 64
 """The depth of nested values; a form that a program sends has some ten."""
 _BYTES_SHOWN = 64
 
@@ -37,8 +37,8 @@ class Outline:
 
     def begin(self, brackets: str) -> None:
         """``brackets``: both of the list or the object."""
-        if len(self._ends) == MAX_DEPTH:
-            raise Unreadable(f"it nests deeper than {MAX_DEPTH} values")
+        if len(self._ends) == MAX_OUTLINE_DEPTH:
+            raise Unreadable(f"it nests deeper than {MAX_OUTLINE_DEPTH} values")
         self._place()
         self._put(brackets[0])
         self._ends.append(brackets[1])

@@ -12,9 +12,9 @@ import struct
 from mqspark.schemas.protobuf.protoschema import ProtobufSchema
 from mqspark.schemas.schemaprefix import decode_prefix
 from mqspark_server.shown.bodies.jsonbody import MAX_PARSED_BYTES, write_json
-from mqspark_server.shown.bodies.outline import MAX_DEPTH, Full, Outline, Reading, Unreadable
+from mqspark_server.shown.bodies.outline import MAX_OUTLINE_DEPTH, Full, Outline, Reading, Unreadable
 
-MAX_STEPS = 50_000
+MAX_PROTOBUF_STEPS = 50_000
 """Fields that are looked at for one body."""
 _LAYOUT = dict.fromkeys(map(ord, "\t\r\n"))
 """Removes what a printable text may have besides."""
@@ -60,7 +60,7 @@ def write_protobuf_value(body: bytes, schema: ProtobufSchema, out: Outline) -> s
 class _ProtobufWire:
     def __init__(self, out: Outline) -> None:
         self._out = out
-        self._steps = MAX_STEPS
+        self._steps = MAX_PROTOBUF_STEPS
 
     def message(self, reading: Reading, group: int | None, depth: int) -> None:
         """Up to the end of the bytes, or of the ``group``."""
@@ -111,7 +111,7 @@ class _ProtobufWire:
         text = _printable(data)
         if text is not None:
             self._out.value(text)
-        elif depth < MAX_DEPTH - 1 and self._is_message(data):
+        elif depth < MAX_OUTLINE_DEPTH - 1 and self._is_message(data):
             self.message(Reading(data), None, depth + 1)
         else:
             self._out.value(data)

@@ -228,11 +228,13 @@ async def read_records(
 
 
 async def page_of(found: MessagesFound, view_of: Callable[[MessageExt], V]) -> ItemPage[V]:
-    items, following = await views(found, view_of)
+    items, following = await views_of_stored(found, view_of)
     return ItemPage(items=items, next=following and following.cursor)
 
 
-async def views(found: MessagesFound, view_of: Callable[[MessageExt], V]) -> tuple[list[V], Place | None]:
+async def views_of_stored(
+    found: MessagesFound, view_of: Callable[[MessageExt], V]
+) -> tuple[list[V], Place | None]:
     """As many of them as fit into a page, and where the next one begins."""
     page = await views_of(found.messages, view_of)
     if len(page) == len(found.messages):

@@ -20,7 +20,7 @@ from mqspark_server.shown.messagerow import MessageView
 from mqspark_server.web.events import EVENTS, EventStream, event
 from mqspark_server.web.places import Places
 from mqspark_server.web.v1.asking import ERRORS, Asker, AskerNow, TopicName
-from mqspark_server.web.v1.storedmessages import Chosen, OfQueues, choose, read_some, views
+from mqspark_server.web.v1.storedmessages import Chosen, OfQueues, choose, read_some, views_of_stored
 
 MAX_TAILS = 16
 """At once; each asks its queues ten times a second."""
@@ -73,7 +73,7 @@ async def _arrivals(
                 yield event("skipped", str(end - TAILS_AT_ONCE - place))
                 place = end - TAILS_AT_ONCE
             found = await read_some(asker, topic, [(queue_id, place, end)], TAILS_AT_ONCE, chosen)
-            shown, following = await views(found, MessageView.of)
+            shown, following = await views_of_stored(found, MessageView.of)
             for view in shown:
                 asker.callers.check_in(asker.caller)  # a slow client may take long for each
                 yield event("message", _MESSAGES.dump_json(view, by_alias=True).decode())

@@ -13,7 +13,7 @@ from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command
 from mqspark.record.record import decode_records
 from mqspark_server.web.families import Families
-from mqspark_server.web.trafficmetrics import consumers
+from mqspark_server.web.trafficmetrics import consumer_metrics
 from tests.support.invariants import validate
 from tests.unit.broker_kit import Bench, Peer, send_ext
 
@@ -496,7 +496,9 @@ def test_lags_of_lite_topics_are_those_of_their_parent_for_metrics_that_are_aske
 
     def shown(family: str) -> dict[tuple[str, str], float]:
         found: dict[tuple[str, str], float] = {}
-        for metric in consumers(bench.broker.state, Families(("C", "broker", "b-a")), bench.clock.now_ms()):
+        for metric in consumer_metrics(
+            bench.broker.state, Families(("C", "broker", "b-a")), bench.clock.now_ms()
+        ):
             if metric is not None and metric.name == f"rocketmq_consumer_{family}":
                 for each in metric.samples:
                     found[each.labels["topic"], each.labels["consumer_group"]] = each.value

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.pop.assignment import allocate, allocate_for_pop
+from mqspark.broker.pop.assignment import assign, assign_for_pop
 from mqspark.broker.pop.cluster_routes import (
     ANSWERED_AT_ONCE,
     FORGET_MS,
@@ -260,17 +260,17 @@ def queues(count: int) -> list[MessageQueue]:
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
 def test_every_queue_has_one_reader(strategy: str, clients: int, count: int) -> None:
     names = [f"c{number}" for number in range(clients)]
-    given = [allocate(strategy, name, queues(count), names) or [] for name in names]
+    given = [assign(strategy, name, queues(count), names) or [] for name in names]
     assert sorted(queue for share in given for queue in share) == queues(count)
     assert max(map(len, given)) - min(map(len, given)) <= 1
 
 
 def test_neighbours_share() -> None:
     names = ["c0", "c1", "c2", "c3"]
-    given = [allocate_for_pop("AVG", name, queues(4), names, 1) for name in names]
+    given = [assign_for_pop("AVG", name, queues(4), names, 1) for name in names]
     assert [[queue.queue_id for queue in share or ()] for share in given] == [[0, 1], [1, 2], [2, 3], [3, 0]]
-    assert allocate_for_pop("AVG", "c3", queues(3), names, 1) == queues(1)
-    assert set(allocate_for_pop("AVG", "c3", queues(3), names, 3) or ()) == {MessageQueue("T", "b", -1)}
+    assert assign_for_pop("AVG", "c3", queues(3), names, 1) == queues(1)
+    assert set(assign_for_pop("AVG", "c3", queues(3), names, 3) or ()) == {MessageQueue("T", "b", -1)}
 
 
 @pytest.mark.parametrize("share", [-1, 1])

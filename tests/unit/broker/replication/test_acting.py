@@ -16,12 +16,12 @@ from mqspark.broker.pop import acting_revival
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.acting import ANNOUNCED_MS, FRESH_MS, SETTLE_MS, ActingMaster
 from mqspark.broker.replication.escape import (
-    MAX_MESSAGES,
+    MAX_ESCAPEES,
     EscapeBridge,
     Escapee,
     OtherMaster,
+    escape_targets,
     is_stored,
-    targets,
 )
 from mqspark.errors import ConfigError, NotNow
 from mqspark.message import MASTER_ID, SCHEDULE_TOPIC, TRANS_HALF_TOPIC, decode_properties, encode_properties
@@ -633,7 +633,7 @@ def test_a_bridge_is_durable_up_to_the_first_message_that_is_on_its_way(slave: B
 
 def test_a_bridge_is_bounded(slave: Bench) -> None:
     bridge = EscapeBridge("test", slave.config, 1_000)
-    for _ in range(MAX_MESSAGES):
+    for _ in range(MAX_ESCAPEES):
         bridge.relay(parts(), "T", 0, b"")
     with pytest.raises(NotNow):
         bridge.relay(parts(), "T", 0, b"")
@@ -665,7 +665,7 @@ def test_a_bridge_takes_masters_of_other_names_that_take_sends() -> None:
             broker("d", _0="d:1"),
         ],
     )
-    assert targets(route, "own") == [OtherMaster("a", "a:1", 4)]
+    assert escape_targets(route, "own") == [OtherMaster("a", "a:1", 4)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mqspark.base.keyorder import KeyOrder
 from mqspark.broker.tables.consumer_offsets import SOUGHT_AT_ONCE, ConsumerOffsets
-from mqspark.broker.tables.offset_row import SLICE_BYTES, OffsetRow, decode_offsets, offsets_in_slices
+from mqspark.broker.tables.offset_row import OFFSET_SLICE_BYTES, OffsetRow, decode_offsets, offsets_in_slices
 from mqspark.errors import ProtocolError
 from mqspark.protocol import fastjson
 from mqspark.protocol.bodies.admin_bodies import ConsumerOffsetSerializeWrapper
@@ -151,7 +151,7 @@ def test_offsets_of_a_master_are_decoded_in_slices():
     text = encode_body(ConsumerOffsetSerializeWrapper(offset_table=table, data_version=version))
     found, as_of, slices = in_slices(text)
     assert (found, as_of) == (table, version)
-    assert slices >= len(text) // (SLICE_BYTES + 100)
+    assert slices >= len(text) // (OFFSET_SLICE_BYTES + 100)
 
 
 def test_offsets_of_rocketmq_are_decoded_in_slices_too():
@@ -160,7 +160,7 @@ def test_offsets_of_rocketmq_are_decoded_in_slices_too():
     text = encode_body(ConsumerOffsetSerializeWrapper(offset_table=table, data_version=DataVersion(1, 2, 3)))
     found, _, slices = in_slices(re.sub(rb'"(\d)":', rb"\1:", text))
     assert found == table
-    assert slices >= len(text) // (SLICE_BYTES + 200)
+    assert slices >= len(text) // (OFFSET_SLICE_BYTES + 200)
 
 
 def test_a_master_catches_up_in_slices_and_sets_no_consumer_back():
@@ -191,9 +191,9 @@ def test_a_master_catches_up_in_slices_and_sets_no_consumer_back():
         '{ "offsetTable" : { "T@G" : { "0" : 1 } } , "dataVersion" : { "counter" : 7 } }',
     ],
 )
-@pytest.mark.parametrize("slice_bytes", [0, 1, SLICE_BYTES])
+@pytest.mark.parametrize("slice_bytes", [0, 1, OFFSET_SLICE_BYTES])
 def test_offsets_of_a_master_mean_the_same_however_they_are_written(monkeypatch, text, slice_bytes):
-    monkeypatch.setattr("mqspark.broker.tables.offset_row.SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr("mqspark.broker.tables.offset_row.OFFSET_SLICE_BYTES", slice_bytes)
     expected = decode_table(ConsumerOffsetSerializeWrapper, text.encode())
     found, version, _ = in_slices(text.encode())
     assert (found, version) == (expected.offset_table, expected.data_version)

@@ -16,7 +16,7 @@ from mqspark.client.typed.serializer import Serializer
 from mqspark.client.typed.typedlistener import TypedMessages
 from mqspark.errors import ConfigError, InvalidMessage, NoSchemaRegistry, SchemaRefused
 from mqspark.message import Message, MessageExt
-from mqspark.schemas.parsedschema import MAX_DEPTH
+from mqspark.schemas.parsedschema import MAX_SCHEMA_DEPTH
 from mqspark.schemas.parsing import parse
 from tests.support.receivedmessages import received
 from tests.unit.registry_kit import FIRST, SECOND, RegistryBench, field, record
@@ -142,7 +142,7 @@ def test_references_in_a_circle_end(registry: Asked, monkeypatch: pytest.MonkeyP
         "references": [{"name": "A", "subject": "A", "version": 1}],
     }
     monkeypatch.setattr(registry, "ask", lambda operation, **_: circle)
-    with pytest.raises(InvalidMessage, match=f"references are more than {MAX_DEPTH} deep"):
+    with pytest.raises(InvalidMessage, match=f"references are more than {MAX_SCHEMA_DEPTH} deep"):
         RegisteredSchemas(registry).by_id(1)
 
 

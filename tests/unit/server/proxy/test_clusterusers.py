@@ -118,7 +118,7 @@ async def test_users_are_copied_again_whatever_went_wrong(
     broker: JavaBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without that a user who was removed would stay one."""
-    monkeypatch.setattr(clusterusers, "RETRY_S", 0.0)
+    monkeypatch.setattr(clusterusers, "USERS_RETRY_S", 0.0)
     wrong: list[Exception] = [RuntimeError("nobody expects it"), KeyError("nor this")]
 
     async def ask(code: int, fields: Mapping[str, str]) -> Command:

@@ -133,7 +133,7 @@ async def test_what_cannot_be_loaded_closes_the_port(
 
 
 async def test_a_peer_is_served_once_a_shortage_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpcdoor, "RETRY_S", 0.01)
+    monkeypatch.setattr(grpcdoor, "GRPC_RETRY_S", 0.01)
     shortages = [OSError(errno.EMFILE, "too many open files"), MemoryError()]
     with working() as worker:
 

@@ -327,7 +327,7 @@ def run_held(
 ) -> None:
     """A run of topic C in this process; ``meanwhile`` is called once it has begun."""
     monkeypatch.setattr(compactrunner, "Popen", lambda *_, **__: process)
-    monkeypatch.setattr(compactrunner, "LOOK_S", 0.001)
+    monkeypatch.setattr(compactrunner, "COMPACT_LOOK_S", 0.001)
     store.upkeep.compact_duty.topics = lambda: ["C"]
     store.upkeep.compact_duty.hold(1, is_full=False)
 

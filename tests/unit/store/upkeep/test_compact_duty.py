@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.store.config import StoreConfig
-from mqspark.store.upkeep.compactduty import BUSY_MS, RETRY_MS, CompactDuty
+from mqspark.store.upkeep.compactduty import BUSY_MS, COMPACT_RETRY_MS, CompactDuty
 from tests.support.clocks import ManualClock
 from tests.support.store_tools import RoomyFiles, checkpoint, clean, opened, put_synced
 
@@ -83,13 +83,13 @@ def test_retention_asks_for_a_run_at_once_and_again_after_a_while() -> None:
     assert not duty.is_sure
     clock.advance(BUSY_MS)
     assert bench.due() is None
-    clock.advance(RETRY_MS)
+    clock.advance(COMPACT_RETRY_MS)
     assert bench.due() == 4096
     duty.is_sure = True
     duty.failed("killed")
     assert not duty.is_sure
     assert (duty.position, duty.failures, duty.problem) == (1000, 2, "killed")
-    clock.advance(RETRY_MS)
+    clock.advance(COMPACT_RETRY_MS)
     bench.run(position=2000)
     duty.go_on()
     bench.run()
