@@ -32,6 +32,8 @@ from mqspark.protocol.headers.client_headers import (
 from mqspark.protocol.receipts import ORDER_REVIVE_QUEUE, Receipt, parse_receipt, real_topic
 from mqspark.protocol.session import Session
 
+MAX_AHEAD_MS = 1_000
+"""Receipts are no farther ahead of the clock: each change of a message in the same millisecond adds one."""
 MAX_BITS = 1 << 16
 """Bits of one entry of a batch. A check point has 32 messages, but a filter may have selected them from a wide
 range."""
@@ -223,8 +225,10 @@ class AckProcessor:
             )
         self._check_busy()
         old = _key(header.topic, header.consumer_group, header.queue_id, receipt)
-        # A check point's time is part of its key, so the new check point must have a different time.
-        pop_time_ms = max(now_ms, receipt.pop_time_ms + 1)
+        # A check point's time is part of its key, so the new check point must have a different time: a later one, but
+        # not if the clock has gone back. The message would be invisible until the clock is there again.
+        has_gone_back = receipt.pop_time_ms > now_ms + MAX_AHEAD_MS
+        pop_time_ms = now_ms if has_gone_back else max(now_ms, receipt.pop_time_ms + 1)
         new = old._replace(start_offset=header.offset, pop_time_ms=pop_time_ms)
         try:
             owner = self._log.admit_ack(session, queue, old, receipt.invisible_time_ms)

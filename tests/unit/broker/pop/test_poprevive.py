@@ -24,7 +24,7 @@ from tests.support.invariants import validate
 from tests.support.store_tools import put as put_stored
 from tests.unit.broker.test_queues import batch_topic
 from tests.unit.broker_kit import SEND, Bench, send_ext
-from tests.unit.pop_kit import ACK, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
+from tests.unit.pop_kit import ACK, CHANGE, INVISIBLE_MS, POP, ack_ext, pass_time, pop, pop_ext, put
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_C"
 REVIVAL_MS = 8_000
@@ -190,6 +190,24 @@ def test_acknowledgements_that_are_late_count_when_the_clock_has_gone_back(
     put_record(bench, "ack", ack(bench, point, -1, aol=[0, 2]))
     is_idle = True
     assert revived(bench) == "b"
+
+
+def test_a_changed_time_begins_now_when_the_clock_has_gone_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    put(bench, "a")
+    peer = bench.peer()
+    (one,) = pop(bench, peer)
+    bench.clock.wall_ms -= 3_600_000
+    ext = ack_ext(one) | {"invisibleTime": "10000"}
+    changed = peer.ask(CHANGE, ext)
+    assert changed.code == 0
+    assert int(changed.ext["popTime"]) == bench.clock.now_ms()
+    pass_time(bench, 10_000 + REVIVAL_MS)
+    (again,) = pop(bench, peer)
+    assert again.body == b"a"
+    assert peer.ask(ACK, ack_ext(again)).code == 0
+    pass_time(bench, 3_600_000 + INVISIBLE_MS + REVIVAL_MS, 60_000)
+    assert pop(bench, peer) == []
 
 
 def test_early_acknowledgements_are_forgotten_when_the_clock_has_gone_back(
