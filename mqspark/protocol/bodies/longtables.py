@@ -57,9 +57,9 @@ def copied(body: bytes | memoryview) -> Work[bytes]:
     """A body as text. A long one is a view of its frame, and is copied in slices."""
     if isinstance(body, bytes) or len(body) <= COPIED_BYTES:
         return bytes(body)
-    text = bytearray(len(body))
+    text = bytearray()  # of the whole length it would be cleared at once
     for at in range(0, len(body), COPIED_BYTES):
-        text[at : at + COPIED_BYTES] = body[at : at + COPIED_BYTES]
+        text += body[at : at + COPIED_BYTES]
         yield
     return cast(bytes, text)  # who reads text reads both
 
