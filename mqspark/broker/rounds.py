@@ -33,8 +33,9 @@ class Rounds:
     def tick(self) -> None:
         state = self._state
         now_ms = state.clock.monotonic_ms()
-        if self._standstill.missed_ms(now_ms):  # what clients have sent meanwhile is still to be read
-            state.clients.seen_all()
+        missed_ms = self._standstill.missed_ms(now_ms)
+        if missed_ms:
+            state.clients.pardon(missed_ms)
         if now_ms >= self._next_scan_ms:
             self._next_scan_ms = now_ms + CLIENT_SCAN_INTERVAL_MS
             state.long_work.begin(None, state.clients.expire(state.config.channel_expired_timeout))

@@ -340,11 +340,16 @@ class ClientGroups:
 
     def seen_all(self) -> None:
         """Treat every member as just seen. For code that moves the clock faster than clients can follow."""
+        self.pardon(self._clock.monotonic_ms())
+
+    def pardon(self, missed_ms: int) -> None:
+        """This process was paused for so long: what members have sent meanwhile is still to be read. The rest of their
+        silence counts, or pauses that come again and again would keep those that are dead for ever."""
         now_ms = self._clock.monotonic_ms()
         groups = [group.members for group in self._consumers.values()]
         for members in (*self._producers.values(), *groups):
             for member in members.values():
-                member.last_seen_ms = now_ms
+                member.last_seen_ms = min(now_ms, member.last_seen_ms + missed_ms)
 
     def expire(self, timeout_ms: int) -> Work[None]:
         """Remove members without a heartbeat for ``timeout_ms``."""

@@ -108,6 +108,17 @@ def test_time_in_which_the_broker_was_paused_is_no_silence_of_clients(bench: Ben
     assert bench.broker.state.clients.consumer("CG") is None
 
 
+def test_a_loop_that_is_late_again_and_again_forgets_clients_that_are_dead(bench: Bench) -> None:
+    heartbeat(bench.peer(), "s", "T")
+    for _ in range(13):
+        wait(bench, 9)
+        bench.clock.advance(1_500)
+        bench.broker.tick()
+    assert bench.broker.state.clients.consumer("CG") is not None
+    wait(bench, 15)
+    assert bench.broker.state.clients.consumer("CG") is None
+
+
 def test_leaving_in_three_ways(bench: Bench) -> None:
     staying, a, b, c = (bench.peer() for _ in range(4))
     for peer, name in ((staying, "s"), (a, "a"), (b, "b"), (c, "c")):
