@@ -5,6 +5,8 @@ file lacks gets a blank record, which ends a segment: recovery then goes on in t
 the log there, and remove what follows (CommitLog.recoverNormally).
 
 The bytes in question can no longer be healed from another replica.
+
+Queues and index have to be rebuilt first: after a crash in between, the files still tell that this is to be done.
 """
 
 from __future__ import annotations
@@ -23,29 +25,32 @@ from mqspark.store.log.scan import Run
 from mqspark.store.tools.offlinestore import OfflineStore, require_store
 
 
-def complete_segments(config: StoreConfig) -> list[Path]:
-    """Complete, shorten or make the files that RocketMQ would refuse; returns them. Raises StoreLocked, StoreCorrupt,
-    DiskFull or OSError."""
+def incomplete_segments(config: StoreConfig) -> list[Path]:
+    """The files that ``complete_segments`` would change. Raises FileNotFoundError or StoreCorrupt."""
+    return [segment.path for segment, _ in _incomplete(OfflineStore(config))]
+
+
+def complete_segments(config: StoreConfig) -> None:
+    """Complete, shorten or make the files that RocketMQ would refuse. Raises StoreLocked, StoreCorrupt, DiskFull or
+    OSError."""
     paths = config.paths
     files = OsFiles.like(paths.commit_log)
     require_store(paths)
     lock = files.lock(paths.lock)
     try:
         store = OfflineStore(config)
-        changed = []
         for segment, end in list(_incomplete(store)):
             with disk_full_as_typed(f"CommitLog segment {segment.path.name}"):
                 fd = files.open(segment.path, create=True)
                 try:
-                    files.set_length(fd, segment.end - segment.start)
                     if segment.end - end >= BLANK_BYTES:
                         files.write(fd, SIZE_MAGIC.pack(segment.end - end, BLANK_MAGIC), end - segment.start)
+                        files.sync(fd)  # a file of whole length is not looked at again
+                    files.set_length(fd, segment.end - segment.start)
                     files.sync(fd)
                 finally:
                     files.close(fd)
             files.sync_directory(segment.path.parent)
-            changed.append(segment.path)
-        return changed
     finally:
         files.unlock(paths.lock, lock)
 

@@ -225,23 +225,25 @@ def to_rocketmq(directory: StoreDirectory, config: _Config, assignments: Assignm
     Writes its compaction/ from compacted topics. Its file sizes must be those of that broker: give its broker.conf with
     -c, or --set compactionMappedFileSize=BYTES.
 
-    Gives files of the log that are short their length, and rebuilds queues and index then: RocketMQ does not start with
-    the former, and sends consumers zeros for messages that are lost. They can no longer be healed from another replica.
+    If files of the log are short, missing or too long, rebuilds queues and index, and gives these files their length:
+    RocketMQ does not start with them, and sends consumers zeros for messages that are lost. These can no longer be
+    healed from another replica.
     """
     from mqspark.base.clock import SystemClock
     from mqspark.store.compaction.compactedqueues import compaction_topics
     from mqspark.store.tools.compactionfiles import write_compaction
     from mqspark.store.tools.remake import remake
-    from mqspark.store.tools.wholesegments import complete_segments
+    from mqspark.store.tools.wholesegments import complete_segments, incomplete_segments
 
     settings = settings_of(directory, config, assignments).store
-    completed = complete_segments(settings)
-    for path in completed:
-        click.echo(printable(f"{path} has its whole length now", MAX_LINE))
-    if completed:
+    incomplete = incomplete_segments(settings)
+    if incomplete:
         with _bars() as step:
             made = remake(settings, SystemClock(), step)
         click.echo(f"queues and index were rebuilt, with {made.lost_entries} entries for lost records")
+        complete_segments(settings)
+        for path in incomplete:
+            click.echo(printable(f"{path} has its whole length now", MAX_LINE))
     topics = compaction_topics(Path(directory))
     written = write_compaction(settings, topics)
     click.echo(f"{len(topics)} compacted topics: {written.queues} queues, {written.records} records")
