@@ -351,7 +351,7 @@ class ClientInstance:
         except BrokerError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-            elsewhere = await self._ask_others(code, header)
+            elsewhere = await self._ask_others(error.address, code, header)
             if elsewhere is None:
                 raise no_such_topic(topic) from None
             response = elsewhere
@@ -360,11 +360,10 @@ class ClientInstance:
         except ProtocolError as error:
             raise BadRoute(topic, str(error)) from None
 
-    async def _ask_others(self, code: int, header: Fields) -> Command | None:
-        """What another name server knows that the current one does not, which may be cut off from the brokers, or has
-        just started; None if none of them answers soon with success."""
-        current = self.namesrv[self._namesrv_index]
-        others = [address for address in self.namesrv if address != current]
+    async def _ask_others(self, asked: str | None, code: int, header: Fields) -> Command | None:
+        """What another name server knows that the one that was asked does not, which may be cut off from the brokers,
+        or has just started; None if none of them answers soon with success."""
+        others = [address for address in self.namesrv if address != asked]
         timeout_ms = int(NEXT_NAMESRV_S * 1000)
         found: Command | None
         found, which, _ = await staggered_race(
@@ -373,7 +372,7 @@ class ClientInstance:
         if which is None:
             return None
         self._namesrv_index = self.namesrv.index(others[which])
-        log.info("name server %s is asked from now on: it knows more than %s", others[which], current)
+        log.info("name server %s is asked from now on: it knows more than %s", others[which], asked)
         return found
 
     async def _no_such_topic(self, topic: str) -> NoSuchTopic:

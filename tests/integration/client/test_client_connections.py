@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from mqspark.aio import (
     TransactionProducer,
     TransactionState,
 )
+from mqspark.client.remoting.remoting import Remoting
 from mqspark.errors import BrokerError, ConnectionLost, NoSuchTopic, NotANameServer, RequestTimeout
 from mqspark.protocol.bodies.body import decode_body, encode_body
 from mqspark.protocol.bodies.client_bodies import GetConsumerListByGroupResponseBody, HeartbeatData
@@ -172,6 +174,35 @@ async def test_a_name_server_that_no_broker_reaches_hides_nothing_that_others_kn
             with pytest.raises(NoSuchTopic):  # within the time of a send, although one does not answer
                 await producer.send(Message.of("T", "x"), timeout_ms=3_000)
     assert empty[0].asked
+
+
+async def test_a_late_answer_of_a_name_server_that_knows_less_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another look-up has found meanwhile that the other one is to be asked."""
+    a, ask, moved = broker(), Remoting.invoke, asyncio.Event()
+    empty = Scripted(lambda _: (ResponseCode.TOPIC_NOT_EXIST, None, b""))
+
+    async def invoke(self: Remoting, address: str, code: int, header: Any = None, **more: Any) -> Command:
+        try:
+            return await ask(self, address, code, header, **more)
+        finally:
+            if address == empty.address and header["topic"] == "Late":
+                await moved.wait()
+
+    monkeypatch.setattr(Remoting, "invoke", invoke)
+    async with a.serving(), namesrv({"a": a}).serving() as lively, empty.serving():
+        for order in ([empty.address, lively.address], [lively.address, empty.address]):
+            moved.clear()
+            # The same client id begins with the first of both lists, or with the second.
+            async with Producer(order, group="g", options=ClientOptions(instance_name="i")) as producer:
+                late = asyncio.create_task(producer.send(Message.of("Late", "x")))
+                await producer.send(Message.of("Soon", "x"))
+                moved.set()
+                await late
+            assert "Late" in [command.ext["topic"] for command in lively.asked], "not by TBW102 alone"
+            lively.asked.clear()
+    assert "Late" in [command.ext["topic"] for command in empty.asked]
 
 
 async def test_a_name_server_that_is_away_keeps_no_other_from_a_change() -> None:
