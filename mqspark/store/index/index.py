@@ -547,9 +547,8 @@ class MessageIndex:
         begins before ``begin_ms``: files before a clock went back may be of a later time."""
         key_hash = index_hash(topic, key)
         for file in reversed(self.index_files.copy()):
-            if file not in self.index_files:
-                continue  # retention has removed it since the last step
-            if file.overlaps(begin_ms, end_ms):
+            # Its time first: it costs least. Retention may have removed the file since the last step.
+            if file.overlaps(begin_ms, end_ms) and file in self.index_files:
                 for found in file.search(key_hash, begin_ms, end_ms):
                     yield found
                     if file not in self.index_files:
