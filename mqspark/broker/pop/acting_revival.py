@@ -40,7 +40,7 @@ class CopyBridge(Outlet, Protocol):
         """The position of the record. Raises NotNow."""
 
 
-class _ForwardedLog(RemoteLog):
+class _ActingRevivalLog(RemoteLog):
     """A revive log of which new records are stored at other brokers."""
 
     def __init__(self, state: BrokerState, bridge: CopyBridge) -> None:
@@ -116,7 +116,7 @@ class ActingRevival(PopRevival):
         """``outlet``: for copies, and for check points that are put off. ``settle`` is called with the positions that
         ``keep`` was given. ``acks``: an empty table."""
         self._copied = Deferred()
-        super().__init__(state, _ForwardedLog(state, outlet), self._copied, timer_is_idle, outlet)
+        super().__init__(state, _ActingRevivalLog(state, outlet), self._copied, timer_is_idle, outlet)
         self._settle = settle
         self._late: dict[int, deque[tuple[Parts, int]]] = {}
         self._taken: dict[int, deque[tuple[int, int]]] = {}

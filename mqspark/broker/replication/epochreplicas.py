@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from mqspark.base.clock import Clock
 from mqspark.broker.config import BrokerConfig
-from mqspark.broker.replication.follower import CutRefused, Diverged, Follower, Healer
+from mqspark.broker.replication.follower import CutRefused, Follower, FollowerDiverged, Healer
 from mqspark.broker.replication.metadata import Metadata
 from mqspark.broker.replication.replicas import Replica, Replicas
 from mqspark.broker.replication.term import Term
@@ -124,7 +124,7 @@ class EpochFollower(Follower):
             raise ProtocolError(f"its epoch {epoch.number} begins at {epoch.start}, before the last one here")
 
     def _agree(self, hello: MasterHello) -> None:
-        """Compare the epochs. Raises Diverged when the log has to be taken back, ProtocolError."""
+        """Compare the epochs. Raises FollowerDiverged when the log has to be taken back, ProtocolError."""
         theirs = [Epoch(*each) for each in hello.epochs]
         try:
             check_order(theirs)
@@ -156,7 +156,9 @@ class EpochFollower(Follower):
                     )
                 self.take_back(point)
                 self._epochs.cut_after(epoch.number)
-                raise Diverged(point, f"by epoch {epoch.number}, the log here is taken back to {point}")
+                raise FollowerDiverged(
+                    point, f"by epoch {epoch.number}, the log here is taken back to {point}"
+                )
             self._epochs.cut_after(epoch.number)
         self.master_end = self._hello_end = max(self.master_end, hello.end)
         self._agreed = self._first_due = True
@@ -212,7 +214,7 @@ class EpochFollower(Follower):
         if begin is None or not is_common or self._member.damage:
             return super()._diverged(position)
         if self._healer.is_damage(begin):
-            return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
+            return FollowerDiverged(position, f"the record here at {begin} is damaged, and is healed first")
         if self._store.copy.is_sound(begin):
             self._healer.dispute(begin)
             return self._refused(position, "in an epoch that both have")

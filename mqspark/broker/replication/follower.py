@@ -45,7 +45,7 @@ WIDEN_FACTOR = 16
 """How much more is compared when everything compared differs."""
 
 
-class Diverged(ProtocolError):
+class FollowerDiverged(ProtocolError):
     """The master's log differs from the one here, first at ``position``."""
 
     def __init__(self, position: int, consequence: str) -> None:
@@ -164,8 +164,8 @@ class Follower(HaLink):
         self._end_connection()
 
     def received(self, data: bytes) -> None:
-        """Raises ProtocolError for a master that cannot be followed, and Diverged. Raises StoreError when the store
-        takes nothing more."""
+        """Raises ProtocolError for a master that cannot be followed, and FollowerDiverged. Raises StoreError when the
+        store takes nothing more."""
         self.heard_ms = self._clock.monotonic_ms()
         self._copied_bytes += len(data)
         for position, part in self._parse(data):
@@ -252,17 +252,17 @@ class Follower(HaLink):
         common = self._store.copy.last_whole_record(self._compare_from, position)
         begin = self._first_different(common)
         if begin is not None and self._healer.is_damage(begin):
-            return Diverged(position, f"the record here at {begin} is damaged, and is healed first")
+            return FollowerDiverged(position, f"the record here at {begin} is damaged, and is healed first")
         if common is None and not self._may_widen and self._may_start_over:
             common = self._store.log.min_offset
         if common is not None:
             self.take_back(common)
             self.check_bytes = CHECK_BYTES
-            return Diverged(position, f"the log here is taken back to {common}")
+            return FollowerDiverged(position, f"the log here is taken back to {common}")
         if self._may_widen:
             self.check_bytes *= WIDEN_FACTOR
-            return Diverged(position, f"{self.check_bytes} bytes are compared next")
-        return Diverged(
+            return FollowerDiverged(position, f"{self.check_bytes} bytes are compared next")
+        return FollowerDiverged(
             position,
             "they have no record in common; move the store directory away to copy that log, or correct brokerName",
         )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mqspark.broker.config import BrokerRole
 from mqspark.broker.replication.epochreplicas import EpochFollower, EpochReplicas
-from mqspark.broker.replication.follower import Diverged
+from mqspark.broker.replication.follower import FollowerDiverged
 from mqspark.broker.replication.metadata import FRESH_MS
 from mqspark.broker.replication.term import Term
 from mqspark.errors import ProtocolError
@@ -200,7 +200,7 @@ def joined(master: Bench, slave: Bench) -> Iterator[Pair]:
         pair = Pair(master, slave)
         try:
             pair.carry()
-        except Diverged:
+        except FollowerDiverged:
             pair.close()
             slave.broker.turn()
             slave.housekeeping()

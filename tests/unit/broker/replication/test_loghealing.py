@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mqspark.broker.replication.follower import Diverged
+from mqspark.broker.replication.follower import FollowerDiverged
 from mqspark.broker.replication.loghealing import DECIDE_MS, GIVE_UP_MS, HEAL_MS, PAUSE_MS, Healing
 from mqspark.errors import InvalidMessage, ProtocolError
 from mqspark.protocol.bodies.topic_bodies import TopicConfig
@@ -185,7 +185,7 @@ def test_a_slave_that_comes_back_is_healed_before_it_counts(
                     link.carry(pieces(attempt))
                 if healing_of(slave).is_whole and slave.store.log.position == master.store.log.position:
                     break
-        except (Diverged, ProtocolError):
+        except (FollowerDiverged, ProtocolError):
             heal(slave, master)
             slave.flush()
             slave.run_jobs()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqspark.broker.config import BrokerRole
-from mqspark.broker.replication.follower import Diverged
+from mqspark.broker.replication.follower import FollowerDiverged
 from mqspark.errors import DiskFull, NotNow
 from mqspark.store.queue.consumequeue import FILLER
 from tests.support.storefiles import log_bytes
@@ -66,11 +66,11 @@ def take_back(slave: Bench) -> None:
     slave.run_jobs()
 
 
-def meet(found: Fork, check_bytes: int | None = None) -> Diverged:
+def meet(found: Fork, check_bytes: int | None = None) -> FollowerDiverged:
     """The slave connects to the master whose log differs."""
     if check_bytes is not None:
         follower_of(found.slave).check_bytes = check_bytes
-    with connected(found.master, found.slave) as link, pytest.raises(Diverged) as error:
+    with connected(found.master, found.slave) as link, pytest.raises(FollowerDiverged) as error:
         link.carry(pieces(2))
     return error.value
 
