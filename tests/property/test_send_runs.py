@@ -272,7 +272,7 @@ def test_sends_with_long_names_are_taken(tmp_path: Path, monkeypatch: pytest.Mon
     two = Two(tmp_path, monkeypatch)
     codes = RequestCode.SEND_MESSAGE, SEND
     for n in range(8):
-        two.feed(0, plain(n, kind=kind, code=codes[n % 2]))
+        two.feed(0, plain(n, n % 4, kind=kind, code=codes[n // 4 % 2]))
     ours, before = two.sides[0], two.sides[0].taken
     for count in (1, 5, 40):
         run = [plain(n, n % 4, kind=kind, code=codes[n // 3 % 2]) for n in range(count)]
@@ -288,7 +288,7 @@ def test_sends_that_a_proxy_passes_on_are_taken(
     """Their properties repeat the born time."""
     two = Two(tmp_path, monkeypatch)
     for n in range(4):
-        two.feed(0, plain(n, kind=kind, by_proxy=True))
+        two.feed(0, plain(n, n % 4, kind=kind, by_proxy=True))
     ours, before = two.sides[0], two.sides[0].taken
     two.feed(0, b"".join(plain(n, n % 4, kind=kind, by_proxy=True) for n in range(4, 44)))
     assert ours.taken - before == 40
