@@ -38,7 +38,7 @@ from mqspark.protocol.headers.client_headers import (
     ResetOffsetRequestHeader,
 )
 from mqspark.protocol.session import Session
-from mqspark.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from mqspark.protocol.signature import ACCESS_KEY, ON_BEHALF_OF, SECURITY_TOKEN, SIGNATURE
 from mqspark.protocol.slices import ESSENTIAL, Slices, Work
 
 _CALL_TIMEOUT_MS = 10_000
@@ -47,8 +47,8 @@ _RUNNING_INFO_VERSION = 62
 """V3_1_8_SNAPSHOT: older clients do not know 307 and 309 (MQVersion)."""
 _RESET_VERSION = 28
 """V3_0_7_SNAPSHOT: older clients do not know 220 and 221."""
-_PERSONAL = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, BINDING})
-"""Fields by which a requester proves who it is: a client must not get them."""
+_PERSONAL = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, BINDING, ON_BEHALF_OF})
+"""Fields by which a requester proves who it is, or says for whom it asks: a client must not get them."""
 RESET_AT_ONCE = 64
 SOUGHT_AT_ONCE = 8
 """Queues in which an offset is looked for by time in one slice."""

@@ -56,7 +56,8 @@ def tool(bench: Bench, code: int, ext: dict[str, str]) -> tuple[Peer, int]:
 
 def test_an_answer_is_passed_on_as_it_is(bench: Bench) -> None:
     client, other = consumer(bench), consumer(bench, "c2")
-    admin, opaque = tool(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, INFO)
+    who = dict.fromkeys(("AccessKey", "Signature", "SecurityToken", "OnBehalfOf"), "secret")
+    admin, opaque = tool(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, INFO | who)
     assert admin.heard() == []
     (request,) = asked(client, RequestCode.GET_CONSUMER_RUNNING_INFO)
     assert request.ext == INFO
