@@ -20,7 +20,7 @@ from mqspark.errors import BrokerError, ConfigError, NoRoute
 from mqspark.message import MASTER_ID
 from mqspark.protocol.codes import ResponseCode
 from mqspark_server.commands.lazycommands import HELP, LazyCommands
-from mqspark_server.commands.output import Column, Output, OutputFormat
+from mqspark_server.commands.output import Column, Output, OutputFormat, remark
 from mqspark_server.commands.parameters import DeclaredCommand, Option, declared_by
 from mqspark_server.commands.refusals import CommandFailed, Missing, MissingGroup, MissingTopic
 
@@ -224,18 +224,23 @@ class ClusterShell:
 
     async def carry_out_all(self, actions: Sequence[Act], yes: bool, at_once: int = 1) -> None:
         """As a list, whose rows are printed as the actions are done. ``at_once``: so many begin together, for a broker
-        that saves a table once for all changes that wait. After an error no more of them begin."""
+        that saves a table once for all changes that wait. After an error no more of them begin; the first is raised,
+        and others are told."""
         await self._ask_for(actions, yes)
         with self.output.listing() as listing:
             for first in range(0, len(actions), at_once):
-                begun = (each.apply(self) for each in actions[first : first + at_once])
-                results = await asyncio.gather(*begun, return_exceptions=True)
-                for done in results:
+                begun = actions[first : first + at_once]
+                results = await asyncio.gather(*(each.apply(self) for each in begun), return_exceptions=True)
+                failure: BaseException | None = None
+                for action, done in zip(begun, results, strict=True):
                     if not isinstance(done, BaseException):
                         listing.add(done.row, done.text)
-                for done in results:
-                    if isinstance(done, BaseException):
-                        raise done
+                    elif failure is None:
+                        failure = done
+                    else:
+                        remark(f"{action.title.format(action)} {done}")
+                if failure is not None:
+                    raise failure
 
     async def carry_out_shown(
         self,

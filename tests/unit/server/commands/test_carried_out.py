@@ -18,20 +18,22 @@ pytestmark = pytest.mark.anyio
 class Deletion:
     """With a barrier it is done when as many have begun."""
 
+    title = "Delete {0.number}?"
+
     def __init__(self, number: int, barrier: asyncio.Barrier | None, begun: list[int]) -> None:
-        self._number, self._barrier, self._begun = number, barrier, begun
+        self.number, self._barrier, self._begun = number, barrier, begun
 
     async def preview(self, at: Operated) -> Preview:
-        return Preview(f"Delete {self._number}?", "Delete", is_dangerous=True)
+        return Preview(f"Delete {self.number}?", "Delete", is_dangerous=True)
 
     async def apply(self, at: Operated) -> Done:
-        self._begun.append(self._number)
+        self._begun.append(self.number)
         if self._barrier is not None:
             async with asyncio.timeout(60):
                 await self._barrier.wait()
-        elif self._number == 3:
-            raise InvalidMessage("no 3")
-        return Done(f"{self._number} was deleted", {"number": self._number})
+        elif self.number in (3, 5):
+            raise InvalidMessage(f"no {self.number}")
+        return Done(f"{self.number} was deleted", {"number": self.number})
 
 
 async def carried_out(begun: list[int], barrier: asyncio.Barrier | None, count: int, at_once: int) -> None:
@@ -59,4 +61,6 @@ async def test_an_error_ends_a_list_after_what_has_begun(capsys: pytest.CaptureF
     with pytest.raises(InvalidMessage, match="no 3"):
         await carried_out(begun, None, 16, 8)
     assert begun == list(range(8))
-    assert capsys.readouterr().out.splitlines() == [f"{n} was deleted" for n in range(8) if n != 3]
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [f"{n} was deleted" for n in range(8) if n not in (3, 5)]
+    assert told.err == "Delete 5? no 5\n", "whoever runs the command tells the first"
