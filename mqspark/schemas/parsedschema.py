@@ -134,9 +134,9 @@ class Schema(ABC):
 
         Raises InvalidSchema if there is no such message, and if the schema is one that no payload is checked by."""
 
+    @abstractmethod
     def batch_check(self, effort: Effort, indexes: Sequence[int] = ()) -> Check:
         """``check`` for bodies of one batch, whatever their schemas."""
-        return self.check(indexes)
 
     def fits_all(self, bodies: Sequence[bytes | memoryview], head: bytes) -> bool:
         """Whether many bodies begin with ``head``, and what follows fits. False may mean that this cannot be said at

@@ -22,7 +22,7 @@ from mqspark.protocol.codes import ResponseCode
 from mqspark.protocol.dispatch import Refusal
 from mqspark.record.batchitems import split_batch
 from mqspark.record.compression import decompress
-from mqspark.schemas.parsedschema import JSON, PROTOBUF, Check, Effort, Flaw, Schema
+from mqspark.schemas.parsedschema import JSON, PROTOBUF, TOO_MUCH_TOGETHER, Check, Effort, Flaw, Schema
 from mqspark.schemas.schemaprefix import PREFIX_BYTES, Prefix, decode_prefix
 from mqspark.store.config import StoreConfig
 
@@ -30,6 +30,8 @@ _log = sparing(__name__)
 
 _MAX_KNOWN = 1_000
 _SHOWN = 300
+_MAX_INFLATED = 8 << 20
+"""Bytes of the compressed bodies that are looked at together."""
 
 
 class Schemas(Protocol):
@@ -60,6 +62,14 @@ class _Checks:
     def __init__(self, count: int) -> None:
         self._effort = Effort() if count > 1 else None
         self._last: tuple[Schema, tuple[int, ...], Check] | None = None
+
+    @property
+    def are_spent(self) -> bool:
+        return self._effort is not None and self._effort.left <= 0
+
+    def note_inflated(self, size: int) -> None:
+        if self._effort is not None:
+            self._effort.left -= size / _MAX_INFLATED
 
     def of(self, schema: Schema, indexes: tuple[int, ...]) -> Check:
         if self._effort is None:
@@ -180,9 +190,11 @@ class SchemaGuard:
     def _flaw(
         self, schemas: Schemas, topic: str, body: bytes | memoryview, sys_flag: int, checks: _Checks
     ) -> Flaw | None:
+        if checks.are_spent:
+            return Flaw("", TOO_MUCH_TOGETHER)
         try:
             if sys_flag & COMPRESSED:
-                body = decompress(body, sys_flag >> 8 & 7, self._config.max_message_size)
+                body = self._inflated(body, sys_flag, checks)
             head = bytes(body[:PREFIX_BYTES])
             found = self._schema(schemas, topic, head, decode_prefix(head))
             if isinstance(found, Flaw):
@@ -193,6 +205,16 @@ class SchemaGuard:
             return checks.of(found, prefix.indexes)(body[prefix.payload_at :])
         except (InvalidMessage, InvalidSchema, ValueError) as error:
             return Flaw("", str(error))
+
+    def _inflated(self, body: bytes | memoryview, sys_flag: int, checks: _Checks) -> bytes:
+        """Raises InvalidMessage."""
+        size = most = self._config.max_message_size
+        try:
+            inflated = decompress(body, sys_flag >> 8 & 7, most)
+            size = len(inflated)
+        finally:
+            checks.note_inflated(size)
+        return inflated
 
     def _schema(self, schemas: Schemas, topic: str, head: bytes, prefix: Prefix | None) -> Schema | Flaw:
         """The schema that a body with these first bytes, of this prefix, must fit."""

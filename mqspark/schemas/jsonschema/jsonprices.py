@@ -9,6 +9,7 @@ payload is added up: a long text beside a dear pattern costs nothing.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -42,6 +43,7 @@ _FREE_ODD = 20
 _FAR_ODD = 8
 _DIGITS_OF_UNIT = 500
 """A long integer costs the square of its digits, divided by this."""
+_LONG_LIST = 16
 _NEAR = 1 << 64
 _WHOLE = 1 << 63
 _BOUNDS = ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum")
@@ -176,13 +178,23 @@ class Price:
         return size * (self.byte + self.searches + min(size, MAX_BACKTRACKS) * self.search)
 
     def of_number(self, number: float) -> float:
-        odd = self.odd if self.odd and is_odd(number) else 0
-        if not (self.number or odd) or not _is_far(number):
-            return self.number + odd
-        odd *= _FAR_ODD
+        if not is_odd(number):
+            return self.number
+        if not _is_far(number):
+            return self.number + self.odd
+        odd = self.odd * _FAR_ODD
         if isinstance(number, int):
             return odd + self.number * (1 + (number.bit_length() // 3) ** 2 / _DIGITS_OF_UNIT)
         return odd + self.number * _FAR_STEP / _STEP
+
+    def of_plain_numbers(self, values: list[Any]) -> tuple[list[Any], float]:
+        """The values that are to be looked at one by one, and what the others cost. A payload may have two million
+        numbers: to look at each takes longer than to compare it."""
+        if len(values) < _LONG_LIST:
+            return values, 0
+        plain = [type(each) for each in values if _is_plain(each)]
+        others = [] if len(plain) == len(values) else [each for each in values if not _is_plain(each)]
+        return others, self.number * len(plain) + self.odd * plain.count(float)
 
 
 _FREE = Price()
@@ -194,26 +206,37 @@ class Prices:
     def __init__(self, found: dict[str | Under, Price]) -> None:
         self._any = found.get(Under.ANY_NAME, _FREE)
         self._name = found.get(Under.IS_NAME, _FREE)
-        self._named = {name: price.or_more(self._any) for name, price in found.items()}
+        self._named: dict[str | Under | None, Price] = {
+            name: price.or_more(self._any) for name, price in found.items()
+        }
         self.most = max((each.most for each in found.values()), default=0.0)
         """The most for a byte of a payload."""
 
-    def of(self, payload: Any) -> float:
-        """What a decoded payload costs."""
+    def of(self, payload: Any, most: float) -> float:
+        """What a decoded payload costs. What costs more than ``most`` is not added up to its end."""
         total = 0.0
-        waiting: list[tuple[Any, Price]] = [(payload, self._any)]
-        while waiting:
-            value, price = waiting.pop()
-            if isinstance(value, str):
-                total += price.of_text(value)
-            elif isinstance(value, dict):
-                for name, each in value.items():
-                    total += self._name.of_text(name)
-                    waiting.append((each, self._named.get(name, self._any)))
-            elif isinstance(value, list):
-                waiting += [(each, price) for each in value]
-            elif isinstance(value, int | float):
-                total += price.of_number(value)
+        waiting: list[tuple[list[Any], Price]] = [([payload], self._any)] if self.most else []
+        while waiting and total <= most:
+            values, price = waiting.pop()
+            others, cost = price.of_plain_numbers(values)
+            total += cost
+            items = list[Any]()
+            inside = defaultdict[str | None, list[Any]](list)
+            """Values by their names; None: of names that have no price of their own."""
+            for value in others:
+                if isinstance(value, str):
+                    total += price.of_text(value)
+                elif isinstance(value, dict):
+                    for name, each in value.items():
+                        total += self._name.of_text(name)
+                        inside[name if name in self._named else None].append(each)
+                elif isinstance(value, list):
+                    items += value
+                elif isinstance(value, int | float):
+                    total += price.of_number(value)
+            waiting += [(each, self._named.get(name, self._any)) for name, each in inside.items()]
+            if items:
+                waiting.append((items, price))
         return total
 
 
@@ -300,6 +323,13 @@ def _size_and_price(pattern: str) -> tuple[int, int]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number that costs as much as any other of its type."""
+    if type(value) is int:
+        return -_WHOLE <= value < _WHOLE
+    return type(value) is float and not _is_far(value)
 
 
 def _is_far(value: Any) -> bool:

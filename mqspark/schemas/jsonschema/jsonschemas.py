@@ -131,6 +131,8 @@ def _payload_checks(validator: Any, work: PayloadWork) -> tuple[Check, Callable[
     """Payloads of so many bytes together take no longer than one may."""
 
     def check(payload: bytes | memoryview, effort: Effort | None = None) -> Flaw | None:
+        if effort is not None and effort.left < 0:
+            return Flaw("", TOO_MUCH_TOGETHER)
         try:
             value = decode_json(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -160,7 +162,7 @@ def _payload_checks(validator: Any, work: PayloadWork) -> tuple[Check, Callable[
 def _cost(value: Any, size: int, work: PayloadWork) -> float:
     count = sum(map(len, levels_of(value)))
     comparing = _comparing(value, size) * work.unique if work.unique else 0
-    return size + count * work.at_one_value + work.prices.of(value) + comparing
+    return size + count * work.at_one_value + work.prices.of(value, MAX_WORK) + comparing
 
 
 def _first_flaw(validator: Any, value: Any, size: int, work: PayloadWork) -> Flaw:
@@ -213,7 +215,7 @@ def _too_much(value: Any, size: int, work: PayloadWork) -> Flaw | None:
             return Flaw("", f"{size} bytes are too many for {schemas}")
         if depth > work.depth:
             return _too_deep(work.depth)
-    if work.prices.of(value) > MAX_WORK:
+    if work.prices.of(value, MAX_WORK) > MAX_WORK:
         return Flaw("", f"its {size} bytes have too much for the patterns and the multiples of the schema")
     if work.unique and _comparing(value, size) * work.unique > MAX_WORK:
         return Flaw("", f"its {size} bytes have too many numbers for uniqueItems")

@@ -8,9 +8,10 @@ at most ``MAX_NESTING`` deep, and ``MAX_MESSAGES`` in all: one of two bytes cost
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mqspark.schemas.parsedschema import ENDS_EARLY, Check, Flaw
+from mqspark.schemas.parsedschema import ENDS_EARLY, TOO_MUCH_TOGETHER, Check, Effort, Flaw
 from mqspark.schemas.protobuf.prototext import ENUM, GROUP, MAX_FIELD, MESSAGE, SCALARS
 
 MAX_NESTING = 100
@@ -53,16 +54,16 @@ class _WireMisfit(Exception):
 
 
 class _Messages:
-    """How many there have been."""
+    """How many there may still be."""
 
-    __slots__ = ("count",)
+    __slots__ = ("left",)
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, most: int = MAX_MESSAGES) -> None:
+        self.left = most
 
     def more(self) -> None:
-        self.count += 1
-        if self.count > MAX_MESSAGES:
+        self.left -= 1
+        if self.left < 0:
             raise _WireMisfit(f"there are more than {MAX_MESSAGES} messages and groups")
 
 
@@ -95,21 +96,43 @@ class PayloadChecks:
         self._unchecked = unchecked
         self._known = dict[str, _WireFields]()
 
-    def of(self, message: Any) -> Check:
+    def of(self, message: Any) -> WireChecks:
         """``message``: its Descriptor."""
-        return _check_of(_fields_of(message, self._unchecked, self._known))
+        return _checks_of(_fields_of(message, self._unchecked, self._known))
 
 
-def _check_of(fields: _WireFields) -> Check:
+class WireChecks(NamedTuple):
+    """Those of payloads of one message."""
+
+    alone: Check
+    of_batch: Callable[[Effort], Check]
+
+
+def _checks_of(fields: _WireFields) -> WireChecks:
     def check(payload: bytes | memoryview) -> Flaw | None:
+        return checked(payload, _Messages())
+
+    def checked(payload: bytes | memoryview, messages: _Messages) -> Flaw | None:
         data = bytes(payload)
         try:
-            _walk(data, 0, len(data), fields, 1, 0, _Messages())
+            _walk(data, 0, len(data), fields, 1, 0, messages)
         except _WireMisfit as error:
             return Flaw("".join(reversed(error.path)).removeprefix("."), error.problem)
         return None
 
-    return check
+    def of_batch(effort: Effort) -> Check:
+        def check_next(payload: bytes | memoryview) -> Flaw | None:
+            if effort.left < 0:
+                return Flaw("", TOO_MUCH_TOGETHER)
+            most = int(effort.left * MAX_MESSAGES)
+            messages = _Messages(most)
+            flaw = checked(payload, messages)
+            effort.left -= (most - messages.left) / MAX_MESSAGES
+            return Flaw("", TOO_MUCH_TOGETHER) if effort.left < 0 and most < MAX_MESSAGES else flaw
+
+        return check_next
+
+    return WireChecks(check, of_batch)
 
 
 def _fields_of(message: Any, unchecked: frozenset[str], made: dict[str, _WireFields]) -> _WireFields:

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mqspark.errors import InvalidSchema, SchemaTooLarge
-from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, Check, Needed, Schema
-from mqspark.schemas.protobuf.protocheck import PayloadChecks
+from mqspark.schemas.parsedschema import MAX_NODES, PROTOBUF, Check, Effort, Needed, Schema
+from mqspark.schemas.protobuf.protocheck import PayloadChecks, WireChecks
 from mqspark.schemas.protobuf.protocompat import ProtoComparison
 from mqspark.schemas.protobuf.protofiles import TypeEntry, all_files, checked_pool, resolve_names, types_of
 from mqspark.schemas.protobuf.protoprint import print_proto
@@ -56,7 +56,7 @@ class ProtobufSchema(Schema):
         """A DescriptorPool with them."""
         lenient = frozenset(file.name for file in self.files if file.syntax in ("", "proto2"))
         self._payload_checks = PayloadChecks(lenient)
-        self._checks = dict[str, Check]()
+        self._checks = dict[str, WireChecks]()
         """By full name of the message."""
 
     def _read(self, text: str) -> FileDescriptorProto:
@@ -124,11 +124,17 @@ class ProtobufSchema(Schema):
         return ".".join(parts)
 
     def check(self, indexes: Sequence[int] = ()) -> Check:
+        return self._checks_of(indexes).alone
+
+    def batch_check(self, effort: Effort, indexes: Sequence[int] = ()) -> Check:
+        return self._checks_of(indexes).of_batch(effort)
+
+    def _checks_of(self, indexes: Sequence[int]) -> WireChecks:
         name = self.message_name(indexes)
-        check = self._checks.get(name)
-        if check is None:
-            check = self._checks[name] = self._payload_checks.of(self.pool.FindMessageTypeByName(name))
-        return check
+        checks = self._checks.get(name)
+        if checks is None:
+            checks = self._checks[name] = self._payload_checks.of(self.pool.FindMessageTypeByName(name))
+        return checks
 
     def incompatibilities_of(self, writer: Schema, me: str, other: str) -> list[tuple[str, str, str]]:
         if not isinstance(writer, ProtobufSchema):

@@ -12,7 +12,8 @@ import pytest
 
 from mqspark.errors import SchemaTooLarge
 from mqspark.schemas.avro.avrocheck import MAX_VISITS
-from mqspark.schemas.jsonschema.jsonwork import MAX_AT_ONE_VALUE
+from mqspark.schemas.jsonschema.jsonschemas import MAX_WORK, JsonSchema
+from mqspark.schemas.jsonschema.jsonwork import MAX_AT_ONE_VALUE, payload_work
 from mqspark.schemas.parsedschema import AVRO, JSON, PROTOBUF, TOO_MUCH_TOGETHER, Check, Effort, Schema
 from mqspark.schemas.parsing import parse
 from mqspark.schemas.protobuf.protocheck import MAX_MESSAGES
@@ -209,6 +210,7 @@ def costly_schemas() -> list[tuple[Schema, bytes]]:
     return [
         (parse(JSON, json.dumps(choices)), many('{"k":5}', 500)),
         (parse(AVRO, json.dumps(rows)), whole(few) + bytes(few) + b"\0"),
+        (parse(PROTOBUF, 'syntax="proto3"; message M { M m = 1; }'), b"\x0a\0" * (MAX_MESSAGES // 20 - 1)),
     ]
 
 
@@ -225,10 +227,14 @@ def test_bodies_of_a_batch_take_as_long_together_as_one_may() -> None:
 
 def test_other_schemas_in_the_batch_have_no_effort_of_their_own() -> None:
     effort = Effort()
-    (of_json, document), (of_avro, values) = costly_schemas()
-    assert [of_avro.batch_check(effort)(values) for _ in range(19)] == [None] * 19
+    (of_json, document), *others = costly_schemas()
+    for schema, payload in others:
+        check = schema.batch_check(effort)
+        assert [check(payload) for _ in range(9)] == [None] * 9
     flaws = [str(of_json.batch_check(effort)(document)) for _ in range(30)]
     assert TOO_MUCH_TOGETHER in flaws[-1]
+    for schema, payload in others:
+        assert TOO_MUCH_TOGETHER in str(schema.batch_check(effort)(payload))
 
 
 def test_many_small_bodies_are_no_effort() -> None:
@@ -236,3 +242,20 @@ def test_many_small_bodies_are_no_effort() -> None:
     together = parse(JSON, json.dumps(pattern)).batch_check(Effort())
     body = json.dumps({"a": "ab", "b": [1, 2.5, 3], "more": "x" * 1_000}).encode()
     assert [together(body) for _ in range(4_000)] == [None] * 4_000
+
+
+def test_numbers_of_a_long_list_cost_together_what_they_cost_alone() -> None:
+    """They are not looked at one by one: to add them up would take longer than to compare them."""
+    schema = {
+        "items": {"minimum": 0.5, "multipleOf": 0.25, "pattern": "^a+$"},
+        "properties": {"n": {"enum": [0.5]}},
+    }
+    document = JsonSchema(json.dumps(schema))
+    prices = payload_work(document.document, document.documents).prices
+    values: list[Any] = [0, 1, -5, 1.5, -0.25, 1 << 62, 1 << 63, -(1 << 70), 1e300, 1e-300, 0.0, True, None]
+    values += ["aaa", "é", {"n": 1.5, "m": [2.5]}, [], [1, 2.5], [1.5] * 20]
+    alone = sum(prices.of([each], MAX_WORK) for each in values)
+    assert alone > 0
+    assert prices.of(values, MAX_WORK) == pytest.approx(alone)
+    assert prices.of([*values, *values], MAX_WORK) == pytest.approx(2 * alone)
+    assert prices.of(values * 1_000, 1_000) > 1_000

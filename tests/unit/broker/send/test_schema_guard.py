@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import fastavro
 import pytest
 
 from mqspark.base import logs
+from mqspark.broker.send import schemaguard
+from mqspark.broker.send.schemaguard import SchemaGuard
 from mqspark.message import Message
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
 from mqspark.protocol.command import Command, encode_request
+from mqspark.protocol.dispatch import Refusal
 from mqspark.protocol.layouts import HeaderLayouts
 from mqspark.record.batchitems import encode_batch
-from mqspark.record.compression import ZLIB, compress
+from mqspark.record.compression import ZLIB, compress, decompress
 from mqspark.schemas.schemaprefix import encode_prefix
 from tests.support.remoting import topic_fields
 from tests.unit.broker_kit import SEND, Bench, send_ext
@@ -226,6 +230,41 @@ def test_compressed_bodies_are_looked_into(guarded: Guarded) -> None:
     )
     assert "does not decompress" in guarded.refused(guarded.send(b"junk", f=COMPRESSED))
     assert "inflates past" in guarded.refused(guarded.send(compress(b" " * (8 << 20)), f=COMPRESSED))
+
+
+def test_compressed_bodies_take_as_long_together_as_one_may(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a few kilobytes may become four megabytes."""
+    assert guarded.create("reject") == 0
+    guarded.bench.registered(ORDER, schemaType="JSON")
+    sizes: list[int] = []
+
+    def counted(body: bytes, kind: int, limit: int) -> bytes:
+        sizes.append(limit)
+        return decompress(body, kind, limit)
+
+    monkeypatch.setattr(schemaguard, "decompress", counted)
+    broker = guarded.bench.broker
+    guard = SchemaGuard(broker.state.stats, broker.state.store_config)
+    guard.schemas = broker.services.schemas.parsed
+    topic = broker.state.topics.get("Orders")
+    assert topic is not None
+    large = compress(b'{"id":1}' + b" " * (4_000_000))
+    for bodies, fitting in (
+        ([large] * 20, 2),
+        ([b"junk"] + [large] * 20, 0),
+        ([compress(b'{"id":1}')] * 20, None),
+    ):
+        sizes.clear()
+        assert guard.first_unfit(topic, int(COMPRESSED), bodies) == fitting
+        assert len(sizes) == (20 if fitting is None else 3 if fitting else 1)
+        sizes.clear()
+        with suppress(Refusal):
+            guard.check_members(topic, int(COMPRESSED), bodies)
+        assert len(sizes) == (20 if fitting is None else 3)
+    for _ in range(4):  # one by one all fit
+        guard.check(topic, int(COMPRESSED), large)
 
 
 def test_half_messages_and_delayed_ones_are_checked_when_they_come(guarded: Guarded) -> None:
