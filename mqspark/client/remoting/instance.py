@@ -24,6 +24,7 @@ from mqspark.client.remoting.client_options import STREAM_FIELDS, ClientOptions,
 from mqspark.client.remoting.credentials import signer_of
 from mqspark.client.remoting.heartbeats import Heartbeats
 from mqspark.client.remoting.longanswers import near, topic_names
+from mqspark.client.remoting.nameservers import NEXT_NAMESRV_S, NOT_NOW, NameServers
 from mqspark.client.remoting.remoting import Remoting, level_of
 from mqspark.client.remoting.silence import SilenceWatch
 from mqspark.client.remoting.tls import tls_context
@@ -39,7 +40,6 @@ from mqspark.errors import (
     NoSuchTopic,
     NotANameServer,
     ProtocolError,
-    RequestTimeout,
 )
 from mqspark.message import DEFAULT_TOPIC, MASTER_ID, MessageQueue, no_such_topic
 from mqspark.protocol.bodies.body import decode_body
@@ -64,11 +64,6 @@ _ASKED_OF_NAME_SERVERS = frozenset(
     }
 )
 """A request that every name server answers and no broker does."""
-NEXT_NAMESRV_S = 0.5
-"""A name server that is silent for this long is frozen, cut off or slow. The next one is asked as well, long before a
-send, whose time is running, is over."""
-_NOT_NOW = frozenset({ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY})
-"""Answers of a name server that has just started (needWaitForService), has too much to do, or is about to stop."""
 LAST_BEAT_S = 1.0
 """How long a member that leaves waits for answers to heartbeats. RocketMQ handles heartbeats apart from unregistering
 and from the ends of connections: one that it handles late keeps the client in its group for two minutes."""
@@ -148,7 +143,9 @@ class ClientInstance:
         """Tasks that handle requests by brokers."""
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         # Clients spread over the name servers; one stays with the one that works.
-        self._namesrv_index = zlib.crc32(self.client_id.encode()) % len(self.namesrv)
+        self._name_servers = NameServers(
+            self.namesrv, zlib.crc32(self.client_id.encode()) % len(self.namesrv)
+        )
         self._tasks = Tasks(self.client_id)
         self.silence = SilenceWatch(self.remoting, self, self._tasks)
         """Watches the brokers that members send to, or wait at for messages."""
@@ -249,32 +246,28 @@ class ClientInstance:
     async def ask_namesrv(
         self, code: int, header: Fields = None, *, timeout_ms: int | None = None
     ) -> Command:
-        """Ask the current name server. The others are asked in turn as well, each as soon as the one before has failed,
-        cannot answer now, or was silent for ``NEXT_NAMESRV_S``; the first answer counts, and whoever gave it is the
-        current one from then on.
+        """Ask the name servers by their rule (``NameServers``). One that cannot answer now leaves that to the others.
 
         Raises BrokerError for a response code other than success, NotANameServer when a broker answers,
         ConnectionLost or RequestTimeout when none answers.
         """
-        timeout_ms = timeout_ms or self.options.request_timeout_ms
-        # An order of its own: what others find out meanwhile must not lead it past a server that it has not asked.
-        first = self._namesrv_index
-        order = [*self.namesrv[first:], *self.namesrv[:first]]
-        outcome: Command | BrokerError | None
-        outcome, which, failures = await staggered_race(
-            [partial(self._ask_one, address, code, header, timeout_ms) for address in order], NEXT_NAMESRV_S
-        )
-        if outcome is None or which is None:
-            raise self._unanswered([each for each in failures if each is not None])
-        if which:
-            self._namesrv_index = (first + which) % len(self.namesrv)
-            log.info("name server %s is asked from now on: %s has not answered", order[which], order[0])
+        ask = partial(self._ask_one, code, header, timeout_ms=timeout_ms or self.options.request_timeout_ms)
+        try:
+            outcome = await self._name_servers.first_answer(ask)
+        except ConnectionLost as last:
+            why = last.reason if len(self.namesrv) == 1 else last
+            raise ConnectionLost(
+                ";".join(self.namesrv),
+                f"no name server answers ({why}); is one running there, and is the address right (namesrv, or"
+                " NAMESRV_ADDR of the environment)?",
+                made=False,
+            ) from None
         if isinstance(outcome, Command):
             return outcome
         raise outcome
 
     async def _ask_one(
-        self, address: str, code: int, header: Fields, timeout_ms: int
+        self, code: int, header: Fields, address: str, *, timeout_ms: int
     ) -> Command | BrokerError:
         """An answer, also a refusal that the others would repeat. Raises other refusals, ConnectionLost or
         RequestTimeout."""
@@ -283,23 +276,9 @@ class ClientInstance:
         except BrokerError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ASKED_OF_NAME_SERVERS:
                 raise NotANameServer(address, error.remark) from None
-            if error.code in _NOT_NOW:
+            if error.code in NOT_NOW:
                 raise
             return error
-
-    def _unanswered(self, failures: Sequence[BaseException]) -> BaseException:
-        """What is raised when no name server answers: rather what one has said than that others are away."""
-        said = [each for each in failures if not isinstance(each, (ConnectionLost, RequestTimeout))]
-        last = (said or failures)[-1]
-        if not isinstance(last, ConnectionLost):
-            return last
-        why = last.reason if len(self.namesrv) == 1 else last
-        return ConnectionLost(
-            ";".join(self.namesrv),
-            f"no name server answers ({why}); is one running there, and is the address right (namesrv, or NAMESRV_ADDR"
-            " of the environment)?",
-            made=False,
-        )
 
     def failed(self, what: Hashable, error: Exception, text: str, *arguments: object) -> None:
         """A line about a request that failed, unless the log knows (``Outages``, ``level_of``)."""
@@ -371,7 +350,7 @@ class ClientInstance:
         )
         if which is None:
             return None
-        self._namesrv_index = self.namesrv.index(others[which])
+        self._name_servers.prefer(others[which])
         log.info("name server %s is asked from now on: it knows more than %s", others[which], asked)
         return found
 

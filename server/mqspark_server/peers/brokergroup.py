@@ -15,6 +15,7 @@ from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.replication.acting import ActingMaster
 from mqspark.broker.replication.preonline import PreOnline, Talk
+from mqspark.client.remoting.nameservers import NameServers
 from mqspark.errors import NotNow, ProtocolError
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
@@ -152,16 +153,8 @@ class BrokerGroup:
     async def _slaves(self) -> list[str]:
         """The slaves that any name server knows. Raises if none answers."""
         found: dict[int, str] = {}
-        failure: Exception | None = None
-        answered = False
-        for server in self._registrar.addresses:
-            try:
-                found |= await self._members(server)
-                answered = True
-            except REQUEST_ERRORS as error:
-                failure = error
-        if failure is not None and not answered:
-            raise failure
+        for members in await NameServers(self._registrar.addresses).all_answers(self._members):
+            found |= members
         own = self._core.config.address
         return [address for key, address in sorted(found.items()) if key != MASTER_ID and address != own]
 

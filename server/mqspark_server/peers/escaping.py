@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from mqspark.base.logs import Outages, sparing
 from mqspark.broker.broker import BrokerCore
 from mqspark.broker.pop.acting_pops import RevivePlace
 from mqspark.broker.replication.escape import EscapeBridge, Escapee, OtherMaster, escape_targets, is_stored
+from mqspark.client.remoting.nameservers import NOT_NOW, NameServers
 from mqspark.errors import NotNow
 from mqspark.protocol.bodies.body import decode_body
 from mqspark.protocol.bodies.topic_bodies import TopicRouteData
 from mqspark.protocol.codes import RequestCode, ResponseCode
+from mqspark.protocol.command import Command
 from mqspark_server.net.outbound import REQUEST_ERRORS, Outbound
 from mqspark_server.peers.registrar import Registrar
 from mqspark_server.process.tasks import end_all
@@ -51,6 +54,7 @@ class Escaping:
         self._progressed = progressed
         self._bridges = bridges
         self._registrar = registrar
+        self._name_servers = NameServers(registrar.addresses)
         self._routes: dict[str, tuple[float, list[OtherMaster]]] = {}
         self._connections: dict[str, Outbound] = {}
         self._outages = Outages(log)
@@ -123,25 +127,26 @@ class Escaping:
         known = self._routes.get(topic)
         if known is not None and now_s < known[0]:
             return known[1]
-        failure: Exception = NotNow("no name server is configured")
-        for server in self._registrar.addresses:
-            try:
-                connection = await self.connected(server)
-                answer = await connection.request(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=ESCAPE_TIMEOUT_S
-                )
-            except REQUEST_ERRORS as error:
-                failure = error
-                continue
-            found: list[OtherMaster] = []
-            if answer.code == ResponseCode.SUCCESS:
-                route = decode_body(TopicRouteData, answer.body)
-                found = escape_targets(route, self._core.config.broker_name)
-            if len(self._routes) >= MAX_ROUTES:
-                self._routes.clear()
-            self._routes[topic] = now_s + (ESCAPE_ROUTE_S if found else ESCAPE_RETRY_S), found
-            return found
-        raise failure
+        if not self._registrar.addresses:
+            raise NotNow("no name server is configured")
+        answer = await self._name_servers.first_answer(partial(self._ask_route, topic))
+        found: list[OtherMaster] = []
+        if answer.code == ResponseCode.SUCCESS:
+            route = decode_body(TopicRouteData, answer.body)
+            found = escape_targets(route, self._core.config.broker_name)
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        self._routes[topic] = now_s + (ESCAPE_ROUTE_S if found else ESCAPE_RETRY_S), found
+        return found
+
+    async def _ask_route(self, topic: str, server: str) -> Command:
+        connection = await self.connected(server)
+        answer = await connection.request(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, timeout_s=ESCAPE_TIMEOUT_S
+        )
+        if answer.code in NOT_NOW:
+            raise NotNow(f"{server} answers {answer.code}: {(answer.remark or '')[:200]}")
+        return answer
 
     async def connected(self, address: str) -> Outbound:
         """A connection. There is one attempt per address at a time, so a silent broker does not delay the others."""

@@ -38,7 +38,10 @@ def named(text: str) -> set[str]:
     return set(names)
 
 
-BOTH = named("MAX_OUT names, each with MAX_REASONS: Outages._out")
+BOTH = named("""
+MAX_OUT names, each with MAX_REASONS: Outages._out
+given by the program or its settings: NameServers._addresses
+""")
 """In brokers and in clients."""
 
 SERVERS = BOTH | named("""
@@ -55,7 +58,8 @@ two entries a client in this process, until the end of the turn: RemotingServer.
 one entry a broker of the cluster, until the end of the turn: GrpcClient.acks
 one entry a call, with grpcMaxCalls, until the broker has answered: TurnAcks._calls TurnAcks._given TurnAcks._of_pops
 one entry a request: of gRPC, grpcMaxCalls: LocalPeer._pending
-the name servers of the settings, or one broker: BrokerServer._addresses
+one, of a name server of the settings or a broker: BrokerServer._addresses
+the name servers of the settings: ClusterRoutes._names
 the brokers of the cluster: ClusterRoutes._masters ClusterRoutes._own
 requests that wait for an answer: Recent._asked
 MAX_KNOWN of clusterroutes, the oldest forgotten: Recent._known

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Generic, TypeVar
 
+from mqspark.client.remoting.nameservers import NOT_NOW, NameServers
 from mqspark.errors import MQError, RequestTimeout
 from mqspark.message import MASTER_ID
 from mqspark.protocol.bodies.body import decode_body
@@ -165,7 +166,9 @@ class ClusterRoutes:
 
     def __init__(self, namesrv: Iterable[str], dialing: Dialing) -> None:
         self._dialing = dialing._replace(unread=MemoryBudget(MAX_UNREAD_BYTES))
-        self._names = self.server(namesrv)
+        addresses = list(namesrv)
+        self._name_servers = NameServers(addresses)
+        self._names = {each: self.server([each]) for each in addresses}
         self._masters: dict[str, str] = {}
         """Name of a broker → address of its master, from the routes: as many as the cluster has."""
         self._own: dict[str, BrokerServer] = {}
@@ -208,11 +211,20 @@ class ClusterRoutes:
 
     async def _ask_route(self, topic: str) -> TopicRouteData:
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        answer = await self._names.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+        answer = await self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         route = decode_body(TopicRouteData, checked(answer).body)
         self._note_masters(route.broker_datas)
         with_master = [each for each in route.queue_datas if each.broker_name in self._masters]
         return TopicRouteData(broker_datas=route.broker_datas, queue_datas=with_master)
+
+    async def _ask_name_servers(self, code: int, header: Header | None) -> Command:
+        """The answer of one. Raises GrpcRefusal."""
+
+        async def ask(address: str) -> Command:
+            answer = await self._names[address].request(code, header)
+            return checked(answer) if answer.code in NOT_NOW else answer
+
+        return await self._name_servers.first_answer(ask)
 
     async def ask_any(self, code: int, header: Header | Mapping[str, str]) -> Command:
         """The answer of the first broker that can be reached. Raises GrpcRefusal."""
@@ -226,7 +238,7 @@ class ClusterRoutes:
 
     async def _brokers(self) -> list[str]:
         """The names of brokers with a master."""
-        answer = checked(await self._names.request(RequestCode.GET_BROKER_CLUSTER_INFO, None))
+        answer = checked(await self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, None))
         known = decode_body(ClusterInfo, answer.body).broker_addr_table.values()
         self._note_masters(known)
         return [each.broker_name for each in known if MASTER_ID in each.broker_addrs]
@@ -244,5 +256,5 @@ class ClusterRoutes:
         return await self._own[address].request(code, header)
 
     def close(self) -> None:
-        for server in (self._names, *self._own.values()):
+        for server in (*self._names.values(), *self._own.values()):
             server.close()
