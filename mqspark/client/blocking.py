@@ -40,6 +40,7 @@ from mqspark.message import (
     CLIENT_TOPIC_QUEUES,
     DEFAULT_TOPIC,
     MASTER_ID,
+    PERM_WRITE,
     MessageQueue,
     QueueOffset,
     no_such_topic,
@@ -507,24 +508,29 @@ class BlockingClient:
 
     def masters(self, topics: Iterable[str] = ()) -> dict[str, str]:
         """The addresses of the masters that are registered, by broker name. To a user who may not look at the cluster
-        they are those in the routes of ``topics``, where a slave that acts for its master is one, too."""
+        they are those in the routes of ``topics``; without topics such a user is refused."""
+        names = sorted(set(topics))
         try:
             answer = self._ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, None)
         except BrokerError as error:
-            if error.code != ResponseCode.NO_PERMISSION:
+            if error.code != ResponseCode.NO_PERMISSION or not names:
                 raise
-            routes = self._routes_of(sorted(set(topics)))
-            return {name: address for route in routes for name, address in route.masters.items()}
+            return {name: address for topic in names for name, address in self._masters_of(topic).items()}
         table = decode_body(ClusterInfo, answer.body).broker_addr_table
         found = {name: data.broker_addrs.get(MASTER_ID) for name, data in table.items()}
         return {name: address for name, address in found.items() if address and is_address(address)}
 
-    def _routes_of(self, topics: Iterable[str]) -> Iterator[TopicRoute]:
-        """The routes of the topics that have one."""
-        for topic in topics:
-            answer = self._route_answer(topic)
-            if answer.code == ResponseCode.SUCCESS:
-                yield self._learned(_route_of(topic, answer.body))
+    def _masters_of(self, topic: str) -> dict[str, str]:
+        """Those in the route of the topic, if it has one. In the place of a master there may be a slave that acts for
+        it, which is in no route that allows writing."""
+        answer = self._route_answer(topic)
+        if answer.code != ResponseCode.SUCCESS:
+            return {}
+        data = _route_data(topic, answer.body)
+        route = self._learned(TopicRoute.of(topic, data))
+        acting = {each.broker_name for each in data.broker_datas if each.enable_acting_master}
+        acting -= {queue.broker_name for queue in data.queue_datas if queue.perm & PERM_WRITE}
+        return {name: address for name, address in route.masters.items() if name not in acting}
 
     def topics(self) -> list[str]:
         answer = self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, None)
@@ -706,8 +712,12 @@ def meet(nameservers: str, credentials: Credentials | None = None) -> None:
 
 def _route_of(topic: str, body: bytes | memoryview, *, max_queues: int | None = None) -> TopicRoute:
     """Raises BadRoute."""
+    return TopicRoute.of(topic, _route_data(topic, body), max_queues=max_queues)
+
+
+def _route_data(topic: str, body: bytes | memoryview) -> TopicRouteData:
+    """Raises BadRoute."""
     try:
-        data = decode_body(TopicRouteData, body)
+        return decode_body(TopicRouteData, body)
     except ProtocolError as error:
         raise BadRoute(topic, str(error)) from None
-    return TopicRoute.of(topic, data, max_queues=max_queues)

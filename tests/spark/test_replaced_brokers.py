@@ -76,6 +76,8 @@ class Replaced:
         self.after: dict[int, dict[str, dict[int, str]]] = {}
         """What is registered from the nth list of brokers on; from the nth route on where nobody may list brokers."""
         self.may_list = True
+        self.acts = False
+        """Whether routes have a slave in the place of its master while that is away."""
         self.names = Scripted(self._names)
 
     def _names(self, command: Command) -> Answer:
@@ -99,7 +101,13 @@ class Replaced:
                 None,
                 encode_body(ClusterInfo(broker_addr_table={each.broker_name: each for each in brokers})),
             )
-        queues = [QueueData(each.broker_name, 1, 1, 6, 0) for each in brokers]
+        perms = {each.broker_name: 6 for each in brokers}
+        for each in brokers if self.acts else ():
+            each.enable_acting_master = True
+            if 0 not in each.broker_addrs:
+                each.broker_addrs = {0: each.broker_addrs[1]}
+                perms[each.broker_name] = 4
+        queues = [QueueData(name, 1, 1, perm, 0) for name, perm in perms.items()]
         return 0, None, encode_body(TopicRouteData(broker_datas=brokers, queue_datas=queues))
 
     def _broker(self, name: str) -> Any:
@@ -283,6 +291,17 @@ def test_a_new_query_does_not_wait_for_a_misspelt_topic() -> None:
         assert cluster.looks[RequestCode.GET_BROKER_CLUSTER_INFO] == 0
 
 
+def test_who_may_not_list_brokers_is_refused_all_masters() -> None:
+    """None would be taken for a cluster without any."""
+    cluster = Replaced()
+    cluster.may_list = False
+    with served(cluster.names):
+        client = BlockingClient(cluster.names.address, retry_ms=0)
+        with pytest.raises(BrokerError, match="response code 16"):
+            client.masters()
+        client.close()
+
+
 def test_who_may_not_list_brokers_waits_for_them_too() -> None:
     """A topic without a route, a broker in none, and a master that has moved."""
     cluster = Replaced()
@@ -452,16 +471,20 @@ def values(work: ReadTask) -> list[bytes]:
     return [row["value"] for batch in read_task(work) for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("may_list", [True, False], ids=["all rights", "rights on the topic"])
+@pytest.mark.parametrize(
+    ("may_list", "acts"),
+    [(True, False), (False, False), (False, True)],
+    ids=["all rights", "rights on the topic", "and the slave acts for its master"],
+)
 @pytest.mark.parametrize("have", [(0, 7), (8, 10), (0, 5)], ids=["lags", "is new", "has nothing of it"])
 def test_a_task_goes_on_at_the_master_of_a_slave_that_lags(
-    have: tuple[int, int], *, may_list: bool, monkeypatch: pytest.MonkeyPatch
+    have: tuple[int, int], *, may_list: bool, acts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master is away at first, and the slave says that offsets are gone."""
     monkeypatch.setattr(rangepulls, "_PAUSE_S", 0.01)
     monkeypatch.setattr(rangepulls, "_EMPTY_RETRIES", 1)
     cluster = Replaced()
-    cluster.ranges["a-slave"], cluster.may_list = have, may_list
+    cluster.ranges["a-slave"], cluster.may_list, cluster.acts = have, may_list, acts
     cluster.registered["a"] = {1: "a-slave"}
     cluster.after[5] = {"a": {0: "a", 1: "a-slave"}}
     with served(cluster.names, *cluster.replicas.values()):
