@@ -99,7 +99,9 @@ class Backlog:
             loop.call_soon(self._serve, loop)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._waiting[0].go_on()
-        del self._waiting[0]
-        if self._waiting:
-            loop.call_soon(self._serve, loop)
+        try:
+            self._waiting[0].go_on()
+        finally:  # the others have their turns whatever became of this one
+            del self._waiting[0]
+            if self._waiting:
+                loop.call_soon(self._serve, loop)
