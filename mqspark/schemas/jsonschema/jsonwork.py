@@ -99,7 +99,9 @@ def payload_work(root: Any, documents: Documents) -> PayloadWork:
     else:
         depth = deepest
     if depth < 2:
-        raise SchemaTooLarge("schemas that one value is compared with", MAX_AT_ONE_VALUE, kind=JSON)
+        raise SchemaTooLarge(
+            "schemas, patterns and values that one value is compared with", MAX_AT_ONE_VALUE, kind=JSON
+        )
     nodes = numbered.nodes
 
     def most_at_one(own: Sequence[int]) -> int:
