@@ -21,6 +21,7 @@ from mqspark.base.names import is_address
 from mqspark.client.consumer.commits import commit_waves
 from mqspark.client.remoting.blockingconnection import DEFAULT_TIMEOUT_MS, BlockingConnection
 from mqspark.client.remoting.credentials import Credentials
+from mqspark.client.remoting.firstanswers import FirstAnswers
 from mqspark.client.remoting.indexwalk import EVER_MS, IndexWalk
 from mqspark.client.remoting.pullanswers import committed_in
 from mqspark.client.remoting.tls import Tls, tls_context
@@ -378,25 +379,29 @@ class BlockingClient:
     def _ask_nameserver_all(
         self, code: int, headers: Sequence[Header | None], accept: Sequence[int] = (ResponseCode.SUCCESS,)
     ) -> list[Command]:
-        """Ask name servers in turn until one answers; that one stays first. All requests are in flight at once."""
+        """Ask the name servers by the rule of ``NameServers``; who answers stays first. All requests are in flight at
+        once."""
+
+        def connect(address: str, within_ms: int) -> BlockingConnection:
+            return self.connection(address, timeout_ms=within_ms)
+
+        def check(address: str, answers: list[Command]) -> None:
+            for answer in answers:
+                self._check_nameserver(address, answer, accept)
+
+        def failed(address: str, error: ClientError | ProtocolError) -> None:
+            is_broker = isinstance(error, NotANameServer)
+            if isinstance(error, BrokerError) and is_final(error, 0) and not is_broker:
+                raise error
+            self.forget(address)
 
         def once(_: str) -> list[Command]:
-            failure: ClientError | None = None
-            for address in list(self._nameservers):
-                try:
-                    connection = self.connection(address)
-                    opaques = connection.send_all([(code, header) for header in headers])
-                    answers = [connection.wait(opaque, self._timeout_ms) for opaque in opaques]
-                    for answer in answers:
-                        self._check_nameserver(address, answer, accept)
-                    return answers
-                except (ConnectionLost, RequestTimeout, BrokerError) as error:
-                    if isinstance(error, BrokerError) and is_final(error, 0):
-                        raise
-                    self.forget(address)
-                    self._nameservers.append(self._nameservers.pop(0))
-                    failure = error
-            raise failure or ConnectionLost(";".join(self._nameservers))
+            order = list(self._nameservers)
+            requests = [(code, header) for header in headers]
+            address, answers = FirstAnswers(connect, check, failed).find(order, requests, self._timeout_ms)
+            place = order.index(address)
+            self._nameservers = [*order[place:], *order[:place]]
+            return answers
 
         if self._first_contact_ms is not None:
             self.meet(self._first_contact_ms)

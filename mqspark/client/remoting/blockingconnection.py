@@ -29,6 +29,8 @@ SILENT_S = 1.0
 _LARGE_BODY_BYTES = 64 << 10
 _RECEIVE_BYTES = 128 << 10
 """Bytes of one read; the rest of a larger answer is read directly into its buffer."""
+_LATE_READS = 1024
+"""Reads after the time for an answer is over: of what has arrived by then. A peer may send faster than it is read."""
 _MAX_HEADER_BYTES = 1 << 20
 """The answer to a batch lists every message's id: at most 57 bytes each."""
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -128,11 +130,10 @@ class BlockingConnection:
                     sent = self._socket.send(parts[0]) if self._tls else self._socket.sendmsg(parts)
                 except _NOT_NOW:
                     left = deadline - time.monotonic()
-                    events = self._wait(max(0.0, left))
-                    if events & select.POLLIN:
-                        self._receive(0.0)
-                    elif not events and left <= 0:
+                    if left <= 0:
                         raise TimeoutError("timed out") from None
+                    if self._wait(left) & select.POLLIN:
+                        self._receive(0.0)
                     continue
                 while parts and sent >= len(parts[0]):
                     sent -= len(parts.pop(0))
@@ -156,9 +157,11 @@ class BlockingConnection:
         """
         heard_at = time.monotonic()
         deadline = heard_at + timeout_ms / 1000
+        late = 0
         while opaque not in self._answers:
             left = max(0.0, deadline - time.monotonic())
-            if self._receive(left if if_silent is None else min(left, SILENT_S)):
+            late += not left
+            if late <= _LATE_READS and self._receive(left if if_silent is None else min(left, SILENT_S)):
                 heard_at = time.monotonic()
             elif not left:
                 self._wanted.discard(opaque)
@@ -171,15 +174,20 @@ class BlockingConnection:
         """The answers to ``opaques`` that have arrived; waits for at least one until the timeout, which may be 0."""
         wanted = set(opaques)
         deadline = time.monotonic() + timeout_s
+        late = 0
         while wanted.isdisjoint(self._answers):
-            if not self._receive(max(0.0, deadline - time.monotonic())):
+            left = max(0.0, deadline - time.monotonic())
+            late += not left
+            if late > _LATE_READS or not self._receive(left):
                 return {}
         return {opaque: self._answers.pop(opaque) for opaque in wanted & self._answers.keys()}
 
-    def receive_ready(self) -> None:
-        """Read what has already arrived; never waits."""
-        while self._receive(0.0):
-            continue
+    def receive_ready(self) -> bool:
+        """Read what has already arrived, and say whether there was anything; never waits."""
+        reads = 0
+        while reads < _LATE_READS and self._receive(0.0):
+            reads += 1
+        return reads > 0
 
     def _receive(self, timeout_s: float) -> bool:
         """One read; False if nothing arrived in time."""

@@ -49,7 +49,7 @@ class NameServers:
         answer: T | None
         answer, which, failures = await staggered_race([partial(ask, each) for each in order], NEXT_NAMESRV_S)
         if which is None:
-            raise _weightiest([each for each in failures if each is not None])
+            raise weightiest([each for each in failures if each is not None])
         if which:
             self.prefer(order[which])
             log.info("name server %s is asked from now on: %s has not answered", order[which], order[0])
@@ -70,7 +70,7 @@ class NameServers:
                 each.cancel()
         answers = [each.result() for each in tasks if _has_answer(each)]
         if not answers:
-            raise _weightiest([each.exception() for each in tasks if each.done() and not each.cancelled()])
+            raise weightiest([each.exception() for each in tasks if each.done() and not each.cancelled()])
         return answers
 
 
@@ -79,7 +79,7 @@ def _has_answer(task: asyncio.Future[T]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _weightiest(failures: Sequence[BaseException | None]) -> BaseException:
+def weightiest(failures: Sequence[BaseException | None]) -> BaseException:
     """What is raised when no name server answers."""
     given = [each for each in failures if each is not None]
     said = [each for each in given if not isinstance(each, (ConnectionLost, RequestTimeout))]

@@ -12,8 +12,10 @@ import pytest
 from mqspark import AdminClient, Message, Producer
 from mqspark.client import blocking
 from mqspark.client.blocking import BlockingClient, meet
-from mqspark.errors import ConnectionLost, NotANameServer
+from mqspark.errors import BrokerError, ConnectionLost, NotANameServer
+from mqspark.protocol.codes import ResponseCode
 from mqspark.testing import Broker
+from tests.support.scripted import SILENCE, Scripted, namesrv, route_of, served
 
 pytest_plugins = ["mqspark.testing.pytest_plugin"]
 
@@ -142,3 +144,39 @@ def test_the_port_of_a_broker(mq_broker: Broker) -> None:
                 each()
     with Producer(mq_broker.address, group="g") as producer, pytest.raises(NotANameServer, match=text):
         producer.send(Message("T", b"x"))
+
+
+def test_look_ups_pass_over_name_servers_that_have_frozen() -> None:
+    """Once, in the time of one request: ``without_retries``."""
+    lively = namesrv({})
+    first, second = (Scripted(lambda _: (0, None, route_of({}))) for _ in range(2))
+    with served(first, second, lively):
+        client = BlockingClient(f"{first.address};{second.address};{lively.address}")
+        client.route("T0")
+        first.script = second.script = lambda _: SILENCE
+        with client.without_retries():
+            for number in range(1, 4):
+                client.route(f"T{number}")
+        client.close()
+    assert [each.ext["topic"] for each in lively.asked] == ["T1", "T2", "T3"]
+    assert len(second.asked) == 1
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, 3])
+def test_look_ups_pass_over_name_servers_that_cannot_answer_now(code: int) -> None:
+    """Code 3: there is a broker at its address."""
+    lively = namesrv({})
+    first = Scripted(lambda _: (0, None, route_of({})))
+    with served(first, lively):
+        client = BlockingClient(f"{first.address};{lively.address}")
+        client.route("T0")
+        first.script = lambda _: (code, None, b"")
+        with client.without_retries():
+            client.route("T1")
+        client.close()
+        client = BlockingClient(f"{lively.address};{NOBODY}")
+        client.route("T2")
+        lively.script = lambda _: (code, None, b"")
+        with client.without_retries(), pytest.raises(NotANameServer if code == 3 else BrokerError):
+            client.route("T3")
+        client.close()
