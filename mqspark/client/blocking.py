@@ -399,13 +399,16 @@ class BlockingClient:
             order = list(self._nameservers)
             requests = [(code, header) for header in headers]
             address, answers = FirstAnswers(connect, check, failed).find(order, requests, self._timeout_ms)
-            place = order.index(address)
-            self._nameservers = [*order[place:], *order[:place]]
+            self._prefer(address)
             return answers
 
         if self._first_contact_ms is not None:
             self.meet(self._first_contact_ms)
         return self._retrying(";".join(self._nameservers), once)
+
+    def _prefer(self, address: str) -> None:
+        place = self._nameservers.index(address)
+        self._nameservers = [*self._nameservers[place:], *self._nameservers[:place]]
 
     def _check_nameserver(self, address: str, answer: Command, accept: Sequence[int]) -> None:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -436,6 +439,7 @@ class BlockingClient:
                 else:
                     self._check_nameserver(address, answer, (answer.code,))
                     self._first_contact_ms = None
+                    self._prefer(address)
                     return
             if isinstance(failure, ProtocolError) or time.monotonic() + backoff_s > deadline:
                 is_only = len(self._nameservers) == 1

@@ -43,6 +43,8 @@ class RegistryClient:
         """``credentials``: None: those of the environment; False: none. ``tls``, of URLs with https: None: that of the
         environment."""
         self.urls = checked_urls(urls)
+        self._first = 0
+        """Which of them is asked first: the one that answered last, so that one which is frozen costs its time once."""
         if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int) or timeout_ms < 1:
             raise ConfigError.of("timeout_ms", f"milliseconds, not {timeout_ms!r:.40}")
         self._timeout_s = math.ceil(timeout_ms) / 1000
@@ -80,9 +82,11 @@ class RegistryClient:
         query = f"?{urllib.parse.urlencode(options)}" if options else ""
         data = None if document is None else json.dumps(document).encode()
         problems = []
-        for url in self.urls:
+        first = self._first
+        for step in range(len(self.urls)):
+            self._first = number = (first + step) % len(self.urls)
             try:
-                return self._ask(asked.method, f"{url}{path}{query}", data)
+                return self._ask(asked.method, f"{self.urls[number]}{path}{query}", data)
             except NoSchemaRegistry as error:
                 problems.append(str(error))
         raise NoSchemaRegistry("; ".join(problems))

@@ -103,6 +103,15 @@ def test_the_silent_one_does_not_hide_the_other(silent: str, mq_broker: Broker) 
     client.close()
 
 
+def test_the_silent_one_is_asked_at_the_first_contact_alone() -> None:
+    hung, lively = Scripted(lambda _: SILENCE), namesrv({})
+    with served(hung, lively):
+        client = BlockingClient(f"{hung.address};{lively.address}", first_contact_ms=1_000)
+        client.route("T")
+        client.close()
+    assert len(hung.asked) == 1
+
+
 def test_the_patience_of_planners_is_less_than_five_seconds() -> None:
     assert blocking.FIRST_CONTACT_MS < 5_000
 

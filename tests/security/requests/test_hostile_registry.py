@@ -32,18 +32,21 @@ stopping = threading.Event()
 
 
 @contextlib.contextmanager
-def registry(begin: bytes, then: Callable[[socket.socket], None] = lambda sock: None) -> Iterator[str]:
-    """The URL of one that answers once."""
+def registry(
+    begin: bytes, then: Callable[[socket.socket], None] = lambda sock: None, times: int = 1
+) -> Iterator[str]:
+    """The URL of one that answers so many times."""
     stopping.clear()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
 
         def serve() -> None:
-            sock, _ = listener.accept()
-            with sock:
-                sock.recv(1 << 16)
-                sock.sendall(begin)
-                then(sock)
+            for _ in range(times):
+                sock, _ = listener.accept()
+                with sock:
+                    sock.recv(1 << 16)
+                    sock.sendall(begin)
+                    then(sock)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -65,3 +68,16 @@ def test_the_next_registry_is_asked(begin: bytes, then: Callable[[socket.socket]
 def test_an_answer_that_does_not_end_is_told() -> None:
     with registry(OK, trickle) as hostile, pytest.raises(NoSchemaRegistry, match="took too long"):
         RegistryClient(hostile, credentials=False, timeout_ms=300).ask("list_subjects")
+
+
+def test_a_frozen_registry_is_asked_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen, registry(GOOD, times=3) as good:
+        frozen.setblocking(False)
+        asked = RegistryClient(
+            [f"http://127.0.0.1:{frozen.getsockname()[1]}", good], credentials=False, timeout_ms=300
+        )
+        for _ in range(3):
+            assert asked.ask("list_subjects") == ["ab"]
+        frozen.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            frozen.accept()
