@@ -102,7 +102,7 @@ class SendRuns:
             at, plan, are_checked = self._read(data, at, room, messages, topics)
             if plan is None:
                 break
-            read = len(messages)
+            read = fitting = len(messages)
             if are_checked and (fitting := self._fitting(messages, topics)) < read:
                 del messages[fitting:], topics[fitting:]
             count = self._store(session, messages, topics, sent, waits=plan.waits) if messages else 0
@@ -112,7 +112,7 @@ class SendRuns:
                 at = begin
                 for _ in range(count):
                     at += 4 + PREFIX.unpack_from(data, at)[0]
-            if not count or self._table.files_made >= files:
+            if not count or fitting < read or self._table.files_made >= files:
                 break  # the caller looks at the time
         return at
 

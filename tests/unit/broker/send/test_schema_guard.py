@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from mqspark.base import logs
 from mqspark.broker.send import schemaguard
 from mqspark.broker.send.schemaguard import SchemaGuard
+from mqspark.broker.tables.topics import Topic
 from mqspark.message import Message
 from mqspark.protocol import command as commands
 from mqspark.protocol.codes import RequestCode, ResponseCode
@@ -137,6 +140,38 @@ def test_sends_that_come_together_are_checked_together(
     assert together(wrong)[1] == [passes]
     assert guarded.stored() == [each for each in sent if mode == "warn" or each != wrong]
     assert dict(guarded.bench.broker.state.stats.unfit_messages) == {"Orders": 2}
+
+
+def test_the_time_is_looked_at_after_bodies_that_took_all_of_theirs(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read brings some hundreds: the next ones would have as much time again, in the same turn."""
+    monkeypatch.setattr(commands, "layouts", HeaderLayouts(learning_cost=0))
+    monkeypatch.setattr(schemaguard, "_MAX_INFLATED", 20)
+    assert guarded.create("reject") == 0
+    guarded.bench.registered(ORDER, schemaType="JSON")
+    looks: list[tuple[int, int | None]] = []
+    first_unfit = SchemaGuard.first_unfit
+
+    def looked(guard: SchemaGuard, topic: Topic, sys_flag: int, bodies: Sequence[bytes]) -> int | None:
+        looks.append((len(bodies), first_unfit(guard, topic, sys_flag, bodies)))
+        return looks[-1][1]
+
+    monkeypatch.setattr(SchemaGuard, "first_unfit", looked)
+    body = compress(b'{"id":1}')
+    for each in range(3):
+        ids = range(100 * each, 100 * each + 30)
+        frames = [
+            encode_request(SEND, 1 + n, send_ext("Orders", f=COMPRESSED, i=f"UNIQ_KEY\x01{n:032}\x02"), body)
+            for n in ids
+        ]
+        guarded.peer.give_bytes(b"".join(frames))
+        guarded.bench.broker.turn()
+        assert [answer.code for answer in guarded.peer.heard()] == [0] * 30
+    assert len(guarded.stored()) == 90
+    assert len([unfit for _, unfit in looks if unfit]) > 3
+    for (_, unfit), (count, _) in pairwise(looks):
+        assert unfit is None or count == 1  # it takes the long way
 
 
 def test_avro_needs_its_prefix(guarded: Guarded) -> None:
