@@ -314,8 +314,16 @@ class BlockingClient:
 
     def bridged(self, look_up: Callable[[], T]) -> T:
         """The outcome of ``look_up`` for a topic that is known to exist: name servers forget its route while all
-        its brokers are away, so NoRoute is retried, too."""
-        return self._repeated("what had no route", look_up, NoRoute)
+        its brokers are away, so NoRoute is retried, too; each time at the next one, as one may be cut off from them."""
+
+        def once() -> T:
+            try:
+                return look_up()
+            except NoRoute:
+                self._nameservers.append(self._nameservers.pop(0))
+                raise
+
+        return self._repeated("what had no route", once, NoRoute)
 
     def answered(self, ask: Callable[[], T]) -> T:
         """The outcome of ``ask``, whose requests are each tried once and which looks up anew whom it asks."""

@@ -291,6 +291,19 @@ def test_a_new_query_does_not_wait_for_a_misspelt_topic() -> None:
         assert cluster.looks[RequestCode.GET_BROKER_CLUSTER_INFO] == 0
 
 
+def test_a_name_server_that_no_broker_reaches_holds_up_no_query() -> None:
+    """It answers, and knows nothing."""
+    cluster = Replaced()
+    cut_off = Scripted(lambda _: (ResponseCode.TOPIC_NOT_EXIST, None, b""))
+    with served(cut_off, cluster.names):
+        client = BlockingClient(
+            f"{cut_off.address};{cluster.names.address}", retry_ms=200, sleep=lambda _: None
+        )
+        assert client.bridged(lambda: client.route("T")).brokers.keys() == {"a", "b"}
+        client.close()
+    assert cut_off.asked
+
+
 def test_who_may_not_list_brokers_is_refused_all_masters() -> None:
     """None would be taken for a cluster without any."""
     cluster = Replaced()
