@@ -10,6 +10,7 @@ from __future__ import annotations
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 SPARK, WRITES, DRIVERS = "spark", "spark: writes and jobs", "spark: drivers of their own"
 PARTS = "spark: parts without a session"
@@ -170,3 +171,11 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Its groups go to the others, but for those that it has completed: who gets nothing but such a group tells
+        nothing any more, and all would wait for each other."""
+        work = self.assigned_work[node]
+        for group in [group for group, tests in work.items() if all(tests.values())]:
+            del work[group]
+        return super().remove_node(node)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.support import run as runs
 from tests.support.maven import ToolMissing
 from tests.support.processes import run_to_end
-from tests.support.schedule import group_of, is_late, seconds_of
+from tests.support.schedule import Scheduling, group_of, is_late, seconds_of
 
 ROOT = Path(__file__).parents[3]
 TESTS = """
@@ -147,3 +148,49 @@ def test_a_run_fails_unless_its_second_try_passes(
     monkeypatch.setattr(runs, "parts", lambda arguments: [good, these] if beside else [these, good])
     monkeypatch.setattr("tests.support.run.subprocess.Popen", lambda *args, **more: Ended(0))
     assert runs.main([]) == verdict
+
+
+class Worker:
+    """A worker as the schedule sees it."""
+
+    def __init__(self) -> None:
+        self.gateway = self
+        self.id = "gw"
+        self.asked: list[list[int]] = []
+        self.shutting_down = False
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.asked.append(numbers)
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+class Option:
+    loadscopereorder = True
+
+
+class Config:
+    option = Option()
+
+    def getvalue(self, _: str) -> list[str]:
+        return ["2*popen"]
+
+
+def test_others_get_only_what_a_worker_that_crashed_has_not_completed() -> None:
+    names = [f"{file}.py::test_{n}" for file in "abcd" for n in range(3)]
+    workers: list[Any] = [Worker(), Worker()]
+    schedule = Scheduling(cast(pytest.Config, Config()))
+    for worker in workers:
+        schedule.add_node(worker)
+        schedule.add_node_collection(worker, names)
+    schedule.schedule()
+    crashed, other = workers
+    assert (crashed.asked, other.asked) == ([[0, 1, 2]], [[3, 4, 5]])
+    for number in range(3):
+        schedule.mark_test_complete(crashed, number)
+    assert crashed.asked == [[0, 1, 2], [6, 7, 8]]
+    assert schedule.remove_node(crashed) == names[6]
+    for number in (3, 4, 5, 9, 10, 11):
+        schedule.mark_test_complete(other, number)
+    assert other.asked == [[3, 4, 5], [9, 10, 11], [6, 7, 8]], "an empty group tells nothing"
