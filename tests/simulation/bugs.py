@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import mqspark.broker.replication.epochreplicas as epochlink
 import mqspark.broker.transaction.openhalves as openhalves
 import mqspark.broker.transaction.transactions as transactions
 import mqspark.controller.controller as controller
@@ -21,6 +20,7 @@ import mqspark_server.controlled_app as controlled_app
 from mqspark.base.config import INT64_MAX
 from mqspark.broker.pop.revive import PopRevival
 from mqspark.broker.pop.revivelog import ReviveLog
+from mqspark.broker.replication import epochreplicas
 from mqspark.broker.replication.epochreplicas import EpochFollower, EpochReplicas
 from mqspark.broker.replication.follower import Follower
 from mqspark.broker.replication.loghealing import Healing
@@ -171,7 +171,7 @@ def _keeps_all(own: Any, own_end: int, other: Any, other_end: int) -> Any:
 
 @contextmanager
 def _nothing_is_compared() -> Iterator[None]:
-    with patch.object(epochlink, "last_common", _keeps_all):
+    with patch.object(epochreplicas, "last_common", _keeps_all):
         with patch.object(Follower, "_compare", _believes):
             yield
 
@@ -204,7 +204,7 @@ def _only_the_next(queue: Any, offset: int) -> Any:
     return None if entry is None or entry[1] == FILLER_SIZE else entry
 
 
-plant("a log is taken back too far", epochlink, "last_common", lambda right: lambda *logs: _too_far(right(*logs)),
+plant("a log is taken back too far", epochreplicas, "last_common", lambda right: lambda *logs: _too_far(right(*logs)),
       seed=1)  # fmt: skip
 
 
